@@ -1,7 +1,7 @@
-"""The ground floor: errors, strict configs, files written whole, device, seed, progress.
+"""The foundation: errors, strict configs, atomic file writes, device, seed, progress.
 
-Every room may import from here; nothing here imports another room. Only
-`device` and `seed` import torch, so the rest serves the command line too.
+Every package may import from here; nothing here imports another package. Only
+`device` and `seed` import torch, so the command line can use the rest without it.
 """
 
 from clearhead.base.config import Config

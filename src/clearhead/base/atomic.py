@@ -1,7 +1,7 @@
 """Files and folders that are either the old ones or the new ones, never half of each.
 
-What is written goes to a hidden sibling first, is forced to disk, and then takes the place of the target in
-one step of the file system. Knows nothing about what the files mean. No torch.
+Data goes to a hidden sibling first, is forced to disk, and then replaces the target in one file-system
+operation. Knows nothing about what the files mean. No torch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _RENAME_EXCHANGE = 2  # swap two names, from Linux's fs.h; macOS gives RENAME_SW
 
 @contextmanager
 def atomic_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
-    """Write a whole folder, which appears at `path` only when the block ends well.
+    """Write a whole folder, which appears at `path` only if the block succeeds.
 
-    The block is given an empty folder to fill. If it raises, or the machine stops
-    in the middle, what stood at `path` before stands there still. `new`: nothing
-    stands there, and what somebody else puts there meanwhile is not replaced.
+    The block gets an empty folder to fill. If it raises, or the machine stops
+    in the middle, the previous contents of `path` remain. `new`: nothing exists
+    there, and anything that somebody else puts there meanwhile is not replaced.
     """
     target = Path(path)
     if target.is_symlink() or (target.exists() and not target.is_dir()):
@@ -60,10 +60,10 @@ def is_vacant(path: Path) -> bool:
 
 
 def recover_folder(path: str | Path) -> None:
-    """Bring back a folder whose replacement was cut off between two renames.
+    """Restore a folder whose replacement was interrupted between two renames.
 
-    Needed only on file systems that cannot swap two names in one step. A reader
-    calls it before it says that a folder is missing.
+    Needed only on file systems that cannot swap two names atomically. Readers
+    call it before they report that a folder is missing.
     """
     target = Path(path)
     aside = _aside(target)
@@ -72,9 +72,9 @@ def recover_folder(path: str | Path) -> None:
 
 
 def atomic_write_bytes(path: str | Path, data: bytes) -> None:
-    """Write a file that is either the old one or the new one, whole.
+    """Write a file atomically: it is either the old one or the new one, whole.
 
-    A link stays a link, and a device such as /dev/stdout is written into: neither is replaced by a file.
+    A link stays a link, and a device such as /dev/stdout is written to: neither is replaced by a file.
     """
     target = Path(os.path.realpath(path))
     fresh = _sibling(target)
@@ -101,7 +101,7 @@ def atomic_write_bytes(path: str | Path, data: bytes) -> None:
 
 
 def atomic_write_text(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file that is either the old one or the new one, whole."""
+    """Write a UTF-8 file atomically: it is either the old one or the new one, whole."""
     atomic_write_bytes(path, text.encode("utf-8"))
 
 
@@ -115,7 +115,7 @@ def sha256_of(path: str | Path) -> str:
 
 
 def _sibling(target: Path) -> Path:
-    """A hidden name beside the target that says who writes it, so that leftovers can be told apart."""
+    """A hidden name next to the target that identifies its writer, so leftovers can be recognised."""
     host = re.sub(r"[^A-Za-z0-9]", "", platform.node())
     return target.with_name(f".{target.name}.writing-{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
 
@@ -125,11 +125,11 @@ def _aside(target: Path) -> Path:
 
 
 def _take_place(fresh: Path, target: Path) -> None:
-    """Put the finished folder at the target; in one step wherever the file system can."""
+    """Put the finished folder at the target, atomically if the file system can."""
     if not target.exists():
         os.rename(fresh, target)
     elif not _exchange(fresh, target):
-        # Two steps: a crash between them leaves no target, which `recover_folder` mends.
+        # Two steps: a crash between them leaves no target, which `recover_folder` repairs.
         aside = _aside(target)
         shutil.rmtree(aside, ignore_errors=True)
         os.rename(target, aside)
@@ -139,11 +139,11 @@ def _take_place(fresh: Path, target: Path) -> None:
 
 
 def _take_new_place(fresh: Path, target: Path) -> None:
-    """Put the finished folder where there is none, or an empty one."""
+    """Put the finished folder at a path that is vacant."""
     try:
-        with suppress(OSError):  # not there, or no longer empty
+        with suppress(OSError):  # missing, or no longer empty
             target.rmdir()
-        os.rename(fresh, target)  # the system refuses a folder with something in it
+        os.rename(fresh, target)  # the system refuses to replace a folder that is not empty
     except OSError as error:
         raise UserError(
             f"Cannot write the folder '{target}': something else was written there in the meantime. Try "
@@ -153,7 +153,7 @@ def _take_new_place(fresh: Path, target: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swap two names in one step; False where the system or the file system cannot."""
+    """Swap two names atomically; False if the system or the file system cannot."""
     try:
         library = ctypes.CDLL(None, use_errno=True)
         one, two = os.fsencode(first), os.fsencode(second)
@@ -170,7 +170,7 @@ def _force_tree(folder: Path) -> None:
     """Force every file and folder below, and the folder itself, from memory to disk."""
     for root, _, names in os.walk(folder):
         for path in (Path(root) / name for name in names):
-            if path.is_file() and not path.is_symlink():  # a link to nowhere or a pipe cannot be opened
+            if path.is_file() and not path.is_symlink():  # a dangling link or a pipe cannot be opened
                 force(path)
         force(Path(root))
 
@@ -179,7 +179,7 @@ def force(path: Path) -> None:
     """Force a file, or a folder's list of names, from memory to disk."""
     if os.name == "nt" and path.is_dir():
         return  # Windows cannot open a folder
-    # Windows forces only what is open for writing; elsewhere reading is enough, and works on read-only files
+    # Windows flushes only files open for writing; elsewhere reading suffices, and works on read-only files
     handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -188,7 +188,7 @@ def force(path: Path) -> None:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove what writers on this machine left unfinished when they were killed."""
+    """Remove what killed processes on this machine left unfinished."""
     mine = _sibling(target).name.rsplit("-", 2)[0]
     for path in target.parent.glob(f".{glob.escape(target.name)}.writing-*"):
         start, process, _ = path.name.rsplit("-", 2)
@@ -201,9 +201,9 @@ def _remove_leftovers(target: Path) -> None:
 
 def _alive(process: int) -> bool:
     if os.name == "nt":
-        return True  # there is no harmless way to ask there
+        return True  # Windows has no harmless way to check
     try:
-        os.kill(process, 0)  # signal 0 only asks
+        os.kill(process, 0)  # signal 0 only checks
     except ProcessLookupError:
         return False
     except OSError:

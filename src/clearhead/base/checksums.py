@@ -1,8 +1,8 @@
-"""Tables that carry a checksum of themselves: `run.json`, `ready.json`, `metadata.json`, the notes of parts.
+"""Tables that carry their own checksum: `run.json`, `ready.json`, `metadata.json`, the notes of parts.
 
-The checksum is over what the table says, not over its bytes, so that a file that was only indented anew still
-matches. Files of release 0.1 have none; they may hold only the entries they had then, so that damage to the
-checksum's own name is not taken for age.
+The checksum covers the contents of the table, not its bytes, so a file that was only reindented still
+matches. Files of release 0.1 have no checksum; they may hold only the entries known then, so that a damaged
+checksum key is not mistaken for an old file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KEY = "checksum"
 
 
 def digest(plain: Mapping[str, Any]) -> str:
-    """The SHA-256 of a table in the one form that depends on nothing but its content."""
+    """The SHA-256 of a table in a canonical form, which depends on its contents alone."""
     canonical = json.dumps(plain, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
@@ -28,14 +28,14 @@ def with_checksum(plain: Mapping[str, Any]) -> dict[str, Any]:
     >>> fault(table, ()), fault({**table, "steps": 101}, ())
     (None, 'does not match its checksum')
     """
-    as_read = json.loads(json.dumps(plain))  # tuples as lists, keys as texts: what a reader will find
+    as_read = json.loads(json.dumps(plain))  # tuples as lists, keys as strings: what a reader will find
     return {**plain, KEY: digest(as_read)}
 
 
 def fault(plain: Mapping[str, Any], known: Collection[str]) -> str | None:
-    """What is wrong with a table that was read, after the name of its file; None if nothing is.
+    """What is wrong with a table, as a clause after the name of its file; None if nothing is.
 
-    `known` are the entries of such a table from before there were checksums.
+    `known`: the entries that such tables had before there were checksums.
     """
     if KEY in plain:
         rest = {name: value for name, value in plain.items() if name != KEY}

@@ -1,10 +1,10 @@
-"""From C++ sources and a compiler to a library: flags, instruction sets, and what went wrong.
+"""From C++ sources and a compiler to a library: flags, instruction sets, and error messages.
 
-There are two libraries: the engine that decodes, and the kernels that train. Kernels are compiled once for
-each instruction set of the architecture, the rest once. A set whose flags the compiler does not know is left
-out, and the engine chooses among the others at run time. This file needs nothing else of the package, because
-setup.py loads it by its path where the package is not installed yet; a wheel for another machine is the same
-with another compiler and another target.
+There are two libraries: the decoding engine and the training kernels. Kernels are compiled once for each
+instruction set of the architecture, the rest once. If the compiler does not know the flags of a set, that set
+is left out, and the engine chooses among the others at run time. This file imports nothing else of the
+package, because setup.py loads it by its path before the package is installed; a wheel for another machine is
+built the same way, with another compiler and target.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-# Of what is compiled, only the functions that Python calls can be seen from outside: another library's
-# symbols (PyTorch's standard library) never take the place of ours, nor ours of theirs.
+# Only the functions that Python calls are exported: symbols of another library (PyTorch's standard library)
+# never replace ours, nor ours theirs.
 FLAGS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fPIC", "-pthread", "-fvisibility=hidden", "-w")
 _AVX512 = ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
-# Instruction sets of each architecture, best first, and the flags that their kernels are compiled with. The
-# last is what every processor of the architecture can run.
+# The instruction sets of each architecture, best first, and the flags their kernels are compiled with. Every
+# processor of the architecture can run the last.
 INSTRUCTION_SETS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
         "avx512_vnni": (*_AVX512, "-mavx512vnni"),
@@ -44,7 +44,7 @@ INSTRUCTION_SETS: dict[str, dict[str, tuple[str, ...]]] = {
         "neon": (),
     },
 }
-# Training in bf16 pays where processors multiply bf16.
+# Training in bf16 pays only on processors that multiply bf16.
 TRAINING_SETS = {"x86_64": {"avx512_bf16": (*_AVX512, "-mavx512bf16")}}
 MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 SYSTEMS = {"Linux": "linux", "Darwin": "macos"}
@@ -53,22 +53,22 @@ INSTEAD = "Install one, or install a wheel of clearhead, which includes the comp
 
 
 class NoLibrary(Exception):
-    """A sentence that says why there is no such library on this machine."""
+    """Why this machine has no such library, as a sentence."""
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What a library is made from: `kernels.cpp` for each instruction set, and one file that chooses."""
+    """What a library is built from: `kernels.cpp` for each instruction set, and one file that chooses."""
 
-    name: str  # its files' names begin with it
-    noun: str  # in sentences
+    name: str  # the prefix of its file names
+    noun: str  # in messages
     folder: Path
-    sets: Mapping[str, Mapping[str, tuple[str, ...]]]  # of each architecture; the last cannot be left out
-    chooser: str | None  # the file that is compiled once; None: there is one set, and nothing to choose
+    sets: Mapping[str, Mapping[str, tuple[str, ...]]]  # of each architecture; the last is required
+    chooser: str | None  # the file that is compiled once; None: there is only one set
 
     @property
     def packaged(self) -> Path:
-        """Where a wheel has the library."""
+        """Where a wheel keeps the library."""
         return self.folder.parent / "built"
 
 
@@ -82,7 +82,7 @@ TRAINING = Source(
 
 
 class Target(NamedTuple):
-    """What a library is for."""
+    """The platform a library is built for."""
 
     system: str  # linux, macos
     machine: str  # x86_64, aarch64
@@ -93,7 +93,7 @@ class Target(NamedTuple):
 
 
 def this_machine() -> Target:
-    """The machine that Python runs on; `NoLibrary` for those that nothing is compiled for."""
+    """The machine that Python runs on; `NoLibrary` if it is not supported."""
     system, machine = platform.system(), platform.machine()
     if system not in SYSTEMS or machine.lower() not in MACHINES:
         raise NoLibrary(
@@ -103,7 +103,7 @@ def this_machine() -> Target:
 
 
 def find_compiler(named: str | None) -> list[str]:
-    """The compiler's command: what the variable CXX says, or the first one there is."""
+    """The compiler's command: the value of CXX, or the first compiler found."""
     if named:
         try:
             command = shlex.split(named)
@@ -124,7 +124,7 @@ def find_compiler(named: str | None) -> list[str]:
 
 
 def digest_of_sources(machine: str, source: Source = ENGINE) -> str:
-    """What a library is compiled from, as a short name: sources and flags, whoever compiles them."""
+    """A short hash of what a library is compiled from: sources and flags, whatever the compiler."""
     digest = hashlib.sha256()
     for file in sorted(source.folder.iterdir()):
         if file.suffix in (".h", ".cpp"):
@@ -134,7 +134,7 @@ def digest_of_sources(machine: str, source: Source = ENGINE) -> str:
 
 
 def digest_of_compiler(command: list[str]) -> str:
-    """Which compiler it is, as a short name; asks the file system, so it costs no process."""
+    """A short hash that identifies the compiler; it only asks the file system, so it starts no process."""
     program = Path(shutil.which(command[0]) or command[0]).resolve()
     about = program.stat()
     parts = [*command, str(program), about.st_size, about.st_mtime_ns]
@@ -144,7 +144,7 @@ def digest_of_compiler(command: list[str]) -> str:
 def compile_library(
     command: list[str], target: Target, folder: Path, workers: int = 1, source: Source = ENGINE
 ) -> tuple[Path, set[str]]:
-    """Compile with so many processes at a time, in an empty folder: the library, and the sets left out."""
+    """Compile in an empty folder with `workers` processes: the library, and the sets left out."""
     sets = sets_of(command, target.machine, source)
     wanted = {name: _kernels(command, name, flags, source) for name, flags in sets.items()}
     if source.chooser is not None:
@@ -159,7 +159,7 @@ def compile_library(
             )
     kept = [name for name in wanted if name not in left_out]
     last = {"library": _link(command, target, folder, kept)}
-    if left_out:  # what names them, once more
+    if left_out:  # recompile the file that names them
         named = [name for name in sets if name not in left_out]
         last = {"chooser": [*_chooser(command, named, source), "-o", "chooser.o"], **last}
     for name, one in last.items():
@@ -187,7 +187,7 @@ def _is_zig(command: Sequence[str]) -> bool:
 
 
 def _flag_of_zig(flag: str) -> str:
-    """Zig names processors where others name architectures."""
+    """Zig takes processor names where others take architectures."""
     named = re.fullmatch(r"-march=armv8\.(\d)-a((?:\+\w+)*)", flag)
     return f"-mcpu=generic+v8_{named[1]}a{named[2]}" if named else flag
 
@@ -202,22 +202,22 @@ def _chooser(command: list[str], sets: list[str], source: Source) -> list[str]:
 
 
 def _link(command: list[str], target: Target, folder: Path, objects: list[str]) -> list[str]:
-    """Only `clearhead_…` is visible from outside, and nothing of the standard library's templates is."""
+    """The link command: exports only `clearhead_…`, and none of the standard library's templates."""
     visible = ["-Wl,--version-script=visible"]
     (folder / "visible").write_text("{ global: clearhead_*; local: *; };\n")
-    if target.system == "macos":  # Zig's linker does not know this, and its standard library needs it less
+    if target.system == "macos":  # Zig's linker lacks this option, and its standard library needs it less
         visible = [] if _is_zig(command) else ["-Wl,-exported_symbol,_clearhead_*"]
     return [*command, "-shared", "-pthread", *visible, *(f"{name}.o" for name in objects), "-o", "library"]
 
 
 def _knows(command: list[str], flags: tuple[str, ...], folder: Path) -> bool:
-    """Whether the compiler knows these flags: it can compile nothing at all with them."""
+    """Whether the compiler accepts these flags, tested by compiling an empty file."""
     (folder / "nothing.cpp").write_text("")
     return not _run({"nothing": [*command, *flags, "-c", "nothing.cpp", "-o", "nothing.o"]}, folder, 1)
 
 
 def _run(commands: Mapping[str, list[str]], folder: Path, workers: int) -> dict[str, str]:
-    """Run commands in a folder, some at a time; what went wrong, by name. What stops us stops them."""
+    """Run commands in a folder, `workers` at a time; returns errors by name. An exception kills them."""
     waiting = dict(commands)
     running: dict[str, subprocess.Popen[bytes]] = {}
     problems: dict[str, str] = {}
@@ -234,7 +234,7 @@ def _run(commands: Mapping[str, list[str]], folder: Path, workers: int) -> dict[
     finally:
         for process in running.values():
             with suppress(OSError):  # it has just ended
-                os.killpg(process.pid, signal.SIGKILL)  # a compiler's driver and what it has started
+                os.killpg(process.pid, signal.SIGKILL)  # the compiler driver and its children
             process.wait()
     return problems
 
@@ -255,7 +255,7 @@ def _start(command: list[str], said: Path) -> subprocess.Popen[bytes]:
 
 
 def _said(path: Path) -> str:
-    """The line that names the error, else the first."""
+    """The line that reports the error, else the first."""
     lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
     named = [line for line in lines if "error:" in line]
     return (named or lines or [""])[0].removesuffix(".")

@@ -1,9 +1,9 @@
-"""Strict configuration: frozen dataclasses that go to JSON and back unchanged.
+"""Strict configuration: frozen dataclasses that survive a round trip through JSON.
 
-A config is a frozen, keyword-only dataclass that stands beside the code it configures, and says beside a
-number's type how large it may be (`steps: Count`, `dropout: Share`); a test walks over all numbers. Reading
-is strict: an unknown key names the nearest known one, a value of the wrong type names the field and the type
-it wants, and NaN and infinity lie in no bounds. Knows nothing about files, models or the command line.
+A config is a frozen, keyword-only dataclass next to the code it configures. The type of each number states
+its bounds (`steps: Count`, `dropout: Share`); a test checks every number. Reading is strict: an unknown key
+names the nearest known one, a value of the wrong type names the field and the expected type, and NaN and
+infinity are outside all bounds. Knows nothing about files, models or the command line.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Plain = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Kinds:
-    """Noted on a setting that is a config, `Annotated[SomeConfig, Kinds(…)]`: its `kind` chooses the class.
+    """Annotates a setting that is a config, `Annotated[SomeConfig, Kinds(…)]`: its `kind` chooses the class.
 
-    Each class is a subclass of `SomeConfig` whose own `kind` is the name that `find` is given.
+    Each class is a subclass of `SomeConfig` whose own `kind` is the name passed to `find`.
     """
 
     find: Callable[[str], type[Config]]  # raises UserError for an unknown name
 
 
 def _chosen(hint: Any, value: Any) -> Any:
-    """The class that reads a value: what its `kind` names where the hint leaves that open."""
+    """The class that reads a value: the one its `kind` names if the hint is annotated with `Kinds`."""
     if typing.get_origin(hint) is not Annotated:
         return hint
     base, *notes = typing.get_args(hint)
@@ -41,7 +41,7 @@ def _chosen(hint: Any, value: Any) -> Any:
         return hint
     if not isinstance(value, Mapping) or "kind" not in value:
         return base
-    # `--set a.kind=none` cannot know which of the two is meant
+    # `--set a.kind=none` may mean either None or "none"
     name = "none" if value["kind"] is None else value["kind"]
     return kinds[0].find(name) if isinstance(name, str) else base
 
@@ -53,19 +53,19 @@ def _find_hints(kind: Any) -> dict[str, Any]:
 
 
 def _find_bounded(kind: Any) -> dict[str, Any]:
-    """Those settings of a config that say how large they may be."""
+    """The settings of a config whose types state bounds."""
     return {
         name: hint for name, hint in _hints(kind).items() if any(bounds for _, bounds in numbers_in(hint))
     }
 
 
-# Remembered, since finding them out takes milliseconds; typed, since mypy takes no dataclass for hashable.
+# Cached, since computing them takes milliseconds; typed, since mypy does not consider a dataclass hashable.
 _hints: Callable[[Any], dict[str, Any]] = cache(_find_hints)
 _bounded: Callable[[Any], dict[str, Any]] = cache(_find_bounded)
 
 
 def numbers_in(hint: Any) -> list[tuple[type, Bounds | None]]:
-    """The kinds of number that a type hint allows, each with its bounds, if it has any."""
+    """The number types that a type hint allows, each with its bounds, if any."""
     if typing.get_origin(hint) is Annotated:
         base, *notes = typing.get_args(hint)
         bounds = [note for note in notes if isinstance(note, Bounds)]
@@ -79,11 +79,11 @@ def numbers_in(hint: Any) -> list[tuple[type, Bounds | None]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """Base of every configuration.
+    """Base class of every config.
 
-    `_noun` is what messages call this kind of config ("attention", "model"). The type of every number says
-    how large it may be (`Count`, `Share`, … of `bounds`); subclasses may extend `__post_init__` to refuse
-    what cannot work together.
+    `_noun` is what messages call this kind of config ("attention", "model"). The type of every number states
+    its bounds (`Count`, `Share`, … of `bounds`); subclasses may extend `__post_init__` to refuse settings
+    that do not work together.
     """
 
     _noun: ClassVar[str] = "config"
@@ -94,7 +94,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], path: str = "") -> Self:
-        """Build from plain data; every key must be known and every value of its type."""
+        """Build from plain data; every key must be known and every value of the right type."""
         values: Plain = {
             key: _convert(value, hint, where) for key, value, hint, where in cls._known(plain, path)
         }
@@ -112,9 +112,9 @@ class Config:
 
     @classmethod
     def check_names(cls, plain: Mapping[str, Any], path: str = "") -> None:
-        """Refuse unknown names and values of the wrong type, however deep, without building anything.
+        """Refuse unknown names and values of the wrong type, at any depth, without building anything.
 
-        For settings that will be completed by others before they must fit together.
+        For settings that others will complete before they must fit together.
         """
         for _, value, hint, where in cls._known(plain, path):
             if isinstance(hint, type) and issubclass(hint, Config):
@@ -124,7 +124,7 @@ class Config:
 
     @classmethod
     def _known(cls, plain: Any, path: str) -> Iterator[tuple[str, Any, Any, str]]:
-        """Each name in a table with its value, its type and its place; refuses those that nobody knows."""
+        """Each name in a table with its value, type and path; refuses unknown names."""
         if not isinstance(plain, Mapping):
             raise UserError(f"{path or cls._noun} must be a table of settings, not {shown(plain)}.")
         hints = _hints(cls)
@@ -135,7 +135,7 @@ class Config:
             yield key, value, _chosen(hints[key], value), where
 
     def _refuse_other_kind(self) -> None:
-        """A config whose `kind` chooses its class (see `Kinds`) cannot be said to be of another."""
+        """Refuse another `kind` than that of the class, if `kind` chooses the class (see `Kinds`)."""
         kind, own = getattr(self, "kind", None), getattr(type(self), "kind", None)
         if kind != own:
             raise UserError(
@@ -206,7 +206,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if origin is typing.Literal:
         if value in options and not isinstance(value, bool):
             return value
-        if value is None and "none" in options:  # `--set a=none` cannot know which of the two is meant
+        if value is None and "none" in options:  # `--set a=none` may mean either None or "none"
             return "none"
         known = [str(option) for option in options]
         raise UserError(f"'{where}' cannot be {shown(value)}: {nearest(str(value), known)}")
@@ -228,7 +228,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
 
 
 def _convert_number(value: Any, options: tuple[Any, ...], where: str) -> Any:
-    """A number within its bounds; they are looked at first, since 10^400 cannot become a float."""
+    """A number within its bounds, which are checked first, since 10^400 cannot become a float."""
     kind, *notes = options
     if isinstance(value, (int, float)) and not isinstance(value, bool) and isinstance(value, (kind, int)):
         for bounds in notes:
@@ -237,7 +237,7 @@ def _convert_number(value: Any, options: tuple[Any, ...], where: str) -> Any:
 
 
 def _check_numbers(value: Any, hint: Any, where: str) -> None:
-    """Bounds alone, of a value that was handed over as it is."""
+    """Check only the bounds of a value that was passed as it is."""
     if value is None:
         return
     if isinstance(value, (tuple, list)):
@@ -267,7 +267,7 @@ def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
             return _convert(value, option, where)
         except UserError as error:
             failure = failure or error
-    if value == "none" and type(None) in options:  # TOML has no word of its own for nothing
+    if value == "none" and type(None) in options:  # TOML has no null
         return None
     numbers = [(kind, bounds) for kind, bounds in numbers_in(typing.Union[options]) if bounds]  # noqa: UP007
     if len(numbers) > 1 and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -285,24 +285,24 @@ def _convert_tuple(value: Any, options: tuple[Any, ...], where: str) -> tuple[An
     return tuple(_convert(item, option, where) for item, option in zip(value, options, strict=True))
 
 
-# -- how large a number may be ---------------------------------------------------------------------------
+# -- bounds of numbers -----------------------------------------------------------------------------------
 
 
-MOST = 2**31 - 1  # more than anybody means; what is counted in 32 bits somewhere still fits
-LARGE = 1e9  # the same for numbers that are not counted
+MOST = 2**31 - 1  # more than anybody needs, and fits where a count has 32 bits
+LARGE = 1e9  # the same for numbers that are not counts
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """An interval; the ends belong to it unless `above` or `below` says otherwise."""
+    """An interval; it includes its ends unless `above` or `below` says otherwise."""
 
     low: float
     high: float
-    above: bool = False  # low itself is outside
-    below: bool = False  # high itself is outside
+    above: bool = False  # excludes low itself
+    below: bool = False  # excludes high itself
 
     def __contains__(self, value: Any) -> bool:
-        """NaN lies in no interval, because every comparison with it is false."""
+        """NaN is in no interval, because every comparison with it is false."""
         over = value > self.low if self.above else value >= self.low
         return bool(over and (value < self.high if self.below else value <= self.high))
 
@@ -322,25 +322,25 @@ class Bounds:
 
 Count = Annotated[int, Bounds(1, MOST)]
 CountOrZero = Annotated[int, Bounds(0, MOST)]
-Seed = Annotated[int, Bounds(0, 2**32 - 1)]  # what numpy and torch both take
+Seed = Annotated[int, Bounds(0, 2**32 - 1)]  # accepted by both numpy and torch
 LongSeed = Annotated[int, Bounds(0, 2**64 - 1)]
-Share = Annotated[float, Bounds(0, 1, below=True)]  # dropout and its like: 1 would leave nothing
+Share = Annotated[float, Bounds(0, 1, below=True)]  # for dropout and the like: 1 would leave nothing
 Fraction = Annotated[float, Bounds(0, 1)]
 Positive = Annotated[float, Bounds(0, LARGE, above=True)]
 PositiveOrZero = Annotated[float, Bounds(0, LARGE)]
 Beam = Annotated[int, Bounds(1, 10_000)]
-Threads = Annotated[int, Bounds(1, 4096)]  # `device.use_threads` knows how many this machine bears
-POWERS = Bounds(-10, 10)  # of a length: beyond, long texts have no score that is a number
+Threads = Annotated[int, Bounds(1, 4096)]  # `device.use_threads` knows how many this machine can run
+POWERS = Bounds(-10, 10)  # of a length: beyond these, long texts have no finite score
 Power = Annotated[float, POWERS]
 Penalty = Annotated[float, Bounds(-LARGE, LARGE)]
-Epsilon = Annotated[float, Bounds(0, 1, above=True)]  # what keeps a division from dividing by 0
+Epsilon = Annotated[float, Bounds(0, 1, above=True)]  # prevents division by 0
 
 
 def check(value: Any, bounds: Bounds, whole: bool, where: str) -> None:
-    """Refuse a number outside its bounds, by its full name."""
+    """Refuse a number outside its bounds, naming its full path."""
     try:
         inside = value in bounds
-    except TypeError:  # no number at all
+    except TypeError:  # not a number
         inside = False
     if not inside:
         raise UserError(f"{where} must be {bounds.words(whole)}, not {shown(value)}.")

@@ -13,28 +13,28 @@ import torch
 
 _DEVICE_FILES = Path("/dev")  # where NVIDIA's driver lists its GPUs: nvidia0, nvidia1, …
 
-# how torch says that there is nothing to initialise; any other reason is about a GPU that is there
+# torch's messages when there is nothing to initialise; any other reason concerns a GPU that is present
 _NO_GPU = ("Found no NVIDIA driver", "No CUDA GPUs are available", "Torch not compiled with CUDA enabled")
 
 
 def cuda_works() -> bool:
-    """Can torch compute on a GPU? Torch's own warning is kept back: `unused_gpu` says it in one sentence."""
+    """Can torch compute on a GPU? Hides torch's own warning: `unused_gpu` says it in one sentence."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.cuda.is_available()
 
 
 def unused_gpu() -> str | None:
-    """The sentence to print if this machine has a GPU that torch cannot use; None if all is well.
+    """The sentence to print if this machine has a GPU that torch cannot use; None otherwise.
 
-    A GPU that the user has hidden (`CUDA_VISIBLE_DEVICES=`) is meant to be unused.
+    A GPU that the user has hidden (`CUDA_VISIBLE_DEVICES=`) is left unused on purpose.
     """
     why = None if cuda_works() else why_not_cuda()
     return why and f"This machine has a GPU, but torch could not initialise it, so the CPU is used: {why}."
 
 
 def why_not_cuda() -> str | None:
-    """Why torch cannot use the GPU of this machine, in torch's words; None if there is none to use."""
+    """Why torch cannot use this machine's GPU, in torch's words; None if there is none to use."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return None
     try:

@@ -20,7 +20,7 @@ from clearhead.base.errors import UserError, counted, nearest, shown
 
 _KINDS = ("auto", "cpu", "cuda", "mps")
 
-_CONTAINER = Path("/sys/fs/cgroup/memory.max")  # what a container may use, where this is one
+_CONTAINER = Path("/sys/fs/cgroup/memory.max")  # a container's memory limit
 
 _DTYPES = {
     "float32": torch.float32,
@@ -37,10 +37,10 @@ _WITHOUT_FLOAT64 = {"mps"}  # Apple's GPUs compute in float32 at most
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device called `name`; `auto` is the first CUDA device, or the CPU where there is none.
+    """The device called `name`; `auto` is the first CUDA device, or the CPU if there is none.
 
-    Apple's `mps` is served only by name: it lacks float64, so that searches and
-    sums of small differences are done on the host for it (`exact_place`).
+    Apple's `mps` must be requested by name: it lacks float64, so searches and
+    sums of small differences run on the host (`exact_place`).
 
     >>> pick_device("cpu")
     device(type='cpu')
@@ -80,7 +80,7 @@ def widest(device: torch.device) -> torch.dtype:
 
 
 def exact_place(device: torch.device) -> torch.device:
-    """Where float64 is computed for tensors on this device: there, or else on the host."""
+    """Where float64 is computed for tensors on this device: on it, or else on the host."""
     return torch.device("cpu") if device.type in _WITHOUT_FLOAT64 else device
 
 
@@ -101,7 +101,7 @@ def pick_dtype(name: str = "auto", device: torch.device | None = None) -> torch.
 
 
 def check_threads(count: int | None) -> None:
-    """Refuse so many threads that starting them would bring the machine down."""
+    """Refuse a thread count so high that starting the threads would bring the machine down."""
     cores = os.cpu_count() or 1
     most = max(4 * cores, 16)
     if count is not None and not 1 <= count <= most:
@@ -112,18 +112,18 @@ def check_threads(count: int | None) -> None:
 
 
 def use_threads(count: int | None) -> None:
-    """Let torch compute with so many threads; None: as it finds them."""
+    """Let torch compute with `count` threads; None: leave its setting unchanged."""
     check_threads(count)
     if count is not None:
         torch.set_num_threads(count)
 
 
 def memory_of(device: torch.device) -> int | None:
-    """Bytes that a device has in all; None where nobody can say."""
+    """The total memory of a device in bytes; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     found = None
-    with suppress(OSError, ValueError, AttributeError):  # not every system can say
+    with suppress(OSError, ValueError, AttributeError):  # not every system reports it
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         with suppress(OSError, ValueError):  # "max": no limit
             found = min(found, int(_CONTAINER.read_text(encoding="ascii")))
@@ -131,9 +131,9 @@ def memory_of(device: torch.device) -> int | None:
 
 
 def wake(device: torch.device) -> None:
-    """Let a GPU start while the caller does something else: its first use takes seconds.
+    """Initialise a GPU in the background, since its first use takes seconds.
 
-    So does the import of PyTorch's compiler, for which its optimisers and custom operations ask.
+    So does importing PyTorch's compiler, which its optimisers and custom operations need.
     """
 
     def use() -> None:
@@ -145,7 +145,7 @@ def wake(device: torch.device) -> None:
 
 
 def name_of_cpu() -> str:
-    """The processor as the system calls it, with the number of threads torch uses."""
+    """The processor's name according to the system, with the number of threads torch uses."""
     name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -153,5 +153,5 @@ def name_of_cpu() -> str:
                 (line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), name
             )
     except OSError:
-        pass  # not Linux: the short name must do
+        pass  # not Linux: use the short name
     return f"{name}, {torch.get_num_threads()} threads"

@@ -1,8 +1,8 @@
-"""The one exception a user is meant to read.
+"""The one exception meant for users.
 
-Everything that is the user's to mend (a wrong key, a damaged folder, two dials that cannot work together) is
-raised as `UserError` with one sentence that says what is wrong and what to do. The command line prints that
-sentence and exits with 2; everything else is a defect of ours and keeps its traceback.
+Everything that the user can fix (an unknown key, a damaged folder, two settings that do not work together)
+raises `UserError` with one sentence that says what is wrong and what to do. The command line prints that
+sentence and exits with status 2; any other exception is a bug of ours and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class UserError(ValueError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Half a sentence that helps after a misspelt name: the nearest known one, or all of them."""
+    """A clause that helps with a misspelt name: the nearest known name, or all of them."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
@@ -32,7 +32,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun.
+    """A number with its noun, in the plural if needed.
 
     >>> counted(1, "example"), counted(1200, "example")
     ('1 example', '1,200 examples')
@@ -41,17 +41,17 @@ def counted(number: int, noun: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a sentence quotes it: what is very long is cut, and says how long it was.
+    """A value as messages quote it: a very long one is truncated, with its length.
 
     >>> shown("x" * 500)
     "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx… (502 characters)"
     >>> shown(10**5000)
     'a number of more than 4,000 digits'
     """
-    if isinstance(value, int) and value.bit_length() > 13_300:  # Python refuses to write longer ones
+    if isinstance(value, int) and value.bit_length() > 13_300:  # Python refuses to print longer ones
         return "a number of more than 4,000 digits"
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # such a number, or endless nesting, inside a list or table
+    except (ValueError, RecursionError):  # such a number inside a list or table, or infinite nesting
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= 80 else f"{text[:60]}… ({len(text):,} characters)"

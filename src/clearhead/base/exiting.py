@@ -1,11 +1,10 @@
-"""Compiled code and the end of the interpreter, kept apart.
+"""Keeps compiled code from running while the interpreter shuts down.
 
-A daemon thread may still be decoding when the main thread has come to its end. CPython stops such a thread
-the next time it asks for the interpreter lock, in the midst of whatever C++ it is in, and the process dies
-with a signal. So work in compiled code is done inside `compiled_work()`: when the interpreter exits, it waits
-for the calls that are under way, and a thread that comes later is held outside until the process is gone.
-What a suspended generator would still do while the interpreter is being taken apart is left undone: see
-`too_late`. Knows nothing about what the work is.
+A daemon thread may still be decoding when the main thread ends. CPython kills such a thread the next time it
+acquires the interpreter lock, in the middle of whatever C++ it is running, and the process dies with a
+signal. So compiled code runs inside `compiled_work()`: at exit, the interpreter waits for the active calls,
+and a thread that arrives later is blocked until the process ends. A suspended generator skips the work it
+would still do during shutdown: see `too_late`. Knows nothing about the work itself.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from typing import ParamSpec, TypeVar
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
 
-LONGEST_WAIT = 60.0  # seconds the exit waits for calls under way; a decoding step takes milliseconds
-GLANCE, GLANCES = 0.002, 1000  # seconds between two looks at threads on their way back to the gate; how often
+LONGEST_WAIT = 60.0  # seconds the exit waits for active calls; a decoding step takes milliseconds
+GLANCE, GLANCES = 0.002, 1000  # seconds between two checks for threads about to enter again; how many checks
 
 
 class _Gate:
-    """Counts the threads inside. Entering twice is allowed: what is inside may call what enters again."""
+    """Counts the threads inside. It is reentrant: code inside may call functions that enter again."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
-        self._depth: dict[int, int] = {}  # thread → how often it has entered
-        self._held: set[int] = set()  # threads that wait outside
+        self._depth: dict[int, int] = {}  # thread → how many times it has entered
+        self._held: set[int] = set()  # threads blocked outside
         self._users: set[CodeType] = set()  # functions that enter
         self._closed = False
 
@@ -59,9 +58,9 @@ class _Gate:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Let nobody else in, and wait for those inside, then for those between two calls.
+        """Admit no further thread, and wait for those inside, then for those between two calls.
 
-        Between them a thread may still free a tensor, which is compiled code as well.
+        Between two calls a thread may still free a tensor, which also runs compiled code.
         """
         me = threading.get_ident()
         with self._changed:
@@ -74,7 +73,7 @@ class _Gate:
             pause.wait(GLANCE)
 
     def _between_calls(self, me: int) -> bool:
-        """Whether some other thread is in a function that enters here, and neither inside nor held."""
+        """Whether another thread is in a function that enters here, and neither inside nor blocked."""
         for thread, frame in sys._current_frames().items():
             place: FrameType | None = None if thread == me or thread in self._held else frame
             while place is not None:
@@ -103,12 +102,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def compiled_work() -> _Gate:
-    """The context in which compiled code is called: for a step at most, and never across a `yield`."""
+    """The context for calls of compiled code: hold it for a step at most, and never across a `yield`."""
     return _gate
 
 
 def in_compiled_work(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """A function all of which is compiled work, the freeing of its tensors included."""
+    """Decorate a function that is compiled work throughout, including the freeing of its tensors."""
 
     @wraps(function)
     def inside(*args: Given.args, **kwargs: Given.kwargs) -> Found:
@@ -119,5 +118,5 @@ def in_compiled_work(function: Callable[Given, Found]) -> Callable[Given, Found]
 
 
 def too_late() -> bool:
-    """Whether the interpreter is being taken apart, so that libraries must not be called any more."""
+    """Whether the interpreter is shutting down, so libraries must not be called any more."""
     return sys is None or sys.is_finalizing()

@@ -1,17 +1,17 @@
 """Compiled libraries: found in the installed package or in the user's cache, else compiled there.
 
-A wheel brings one for its kind of machine. Where there is none that fits these sources, the machine's own
-compiler makes one at first use. Where that cannot be, `why_not` says why in one sentence and nothing else
-happens. Knows nothing about models.
+A wheel contains one for its platform. If none matches these sources, the machine's compiler builds one at
+first use. If that is impossible, `why_not` says why in one sentence and nothing else happens. Knows nothing
+about models.
 
-A library is code that runs with the user's rights, so a file is loaded only if it and its folder belong to
-the user or to root, nobody else may write to them, and its contents have the checksum that its name ends
-with. All of that is asked of the opened file, and the opened file is what is loaded: whoever changes names in
-between changes nothing. A file that does not pass is removed, and the library is compiled anew.
+A library is code that runs with the user's rights. So a file is loaded only if it and its folder belong to
+the user or to root, nobody else can write to them, and its contents match the checksum at the end of its
+name. All checks are made on the opened file, and the opened file is what is loaded: renaming files in between
+has no effect. A file that fails is removed, and the library is compiled again.
 
-Names are `engine-TARGET-COMPILER-SOURCES-CHECKSUM.so`, or `training-…` of the kernels that train. Libraries
-of another target or compiler are left alone until nobody has used them for long; of one's own the last few
-stay, whatever sources they are made from.
+Names are `engine-TARGET-COMPILER-SOURCES-CHECKSUM.so`, or `training-…` for the training kernels. Libraries
+for another target or compiler are kept until they have been unused for long; of our own, the last few are
+kept, whatever sources they were built from.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from clearhead.base.lock import held
 from clearhead.base.processor import usable_cores
 
 PATIENCE = 600.0  # seconds to wait while another process compiles
-KEPT = 4  # libraries of one target and compiler: this version's, and a few others'
+KEPT = 4  # libraries of one target and compiler: this version's and a few others
 UNUSED = 90 * 24 * 3600.0  # seconds after which a library that nobody has loaded is removed
-ABANDONED = 24 * 3600.0  # seconds after which an unfinished compilation counts as dead, where no lock tells
+ABANDONED = 24 * 3600.0  # seconds after which an unfinished compilation counts as dead if no lock tells
 OWN_FOLDER = "Set XDG_CACHE_HOME to a folder of your own"
 
 Given = ParamSpec("Given")
@@ -63,7 +63,7 @@ Found = TypeVar("Found")
 
 
 class Library(ctypes.CDLL):
-    """A loaded library, and the file it comes from."""
+    """A loaded library and its file."""
 
     file: Path
 
@@ -71,8 +71,8 @@ class Library(ctypes.CDLL):
 def cache_folder() -> Path:
     """Where compiled libraries are kept.
 
-    Under `sudo`, which may leave HOME as it was, root takes its own home folder: what root makes in a user's
-    folder would stand in that user's way.
+    Under `sudo`, which may keep the user's HOME, root uses its own home folder: files that root creates in
+    a user's folder would get in that user's way.
     """
     base = os.environ.get("XDG_CACHE_HOME")
     if base:
@@ -85,7 +85,7 @@ def cache_folder() -> Path:
 
 
 def fault_in(about: os.stat_result) -> str | None:
-    """Why a file or folder is not to be trusted; None if it may be.
+    """Why a file or folder cannot be trusted; None if it can.
 
     >>> fault_in(os.stat_result((0o100644, 0, 0, 1, 0, 0, 0, 0, 0, 0)))
     >>> fault_in(os.stat_result((0o100664, 0, 0, 1, 0, 0, 0, 0, 0, 0)))
@@ -100,7 +100,7 @@ def fault_in(about: os.stat_result) -> str | None:
 
 @contextmanager
 def trusted(folder: Path, make: bool = False) -> Iterator[int]:
-    """The opened folder; `NoLibrary` where somebody else could put something into it."""
+    """The opened folder; `NoLibrary` if somebody else could write to it."""
     if make:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True, mode=0o700)
@@ -115,12 +115,12 @@ def trusted(folder: Path, make: bool = False) -> Iterator[int]:
 
 
 def named(target: str, compiler: str, sources: str, checksum: str = "*", source: Source = ENGINE) -> str:
-    """A library's name; a part that is `*` stands for any."""
+    """A library's name; a part that is `*` matches anything."""
     return f"{source.name}-{target}-{compiler}-{sources}-{checksum}.so"
 
 
 def checksum_in(name: str) -> str:
-    """The checksum that a library's name ends with.
+    """The checksum at the end of a library's name.
 
     >>> checksum_in(named("linux-x86_64", "0f", "ff", "abc123"))
     'abc123'
@@ -129,7 +129,7 @@ def checksum_in(name: str) -> str:
 
 
 def load(folder: Path, pattern: str) -> Library | None:
-    """The library with such a name, None if there is none; what may not be loaded is removed."""
+    """The library whose name matches, or None; files that must not be loaded are removed."""
     with suppress(FileNotFoundError), trusted(folder) as opened:
         for name in fnmatch.filter(sorted(os.listdir(opened)), pattern):
             found = _load_one(opened, name, folder)
@@ -141,8 +141,8 @@ def load(folder: Path, pattern: str) -> Library | None:
 
 
 def open_trusted(folder: int, name: str) -> int | None:
-    """A file of the opened folder, which counts as used now; None if it is not to be trusted."""
-    # without waiting for a named pipe, without following a link
+    """Open a file of the opened folder and mark it as used; None if it cannot be trusted."""
+    # does not wait for a named pipe or follow a link
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         file = os.open(name, flags, dir_fd=folder)
@@ -153,13 +153,13 @@ def open_trusted(folder: int, name: str) -> int | None:
         os.close(file)
         return None
     if time.time() - about.st_mtime > ABANDONED:
-        with suppress(OSError):  # somebody else's, or a read-only disk
+        with suppress(OSError):  # somebody else's file, or a read-only disk
             os.utime(file)
     return file
 
 
 def _load_one(opened: int, name: str, folder: Path) -> Library | None:
-    """One file of the opened folder, None if it is not to be trusted or not what its name says."""
+    """Load one file of the opened folder; None if it cannot be trusted or does not match its name."""
     file = open_trusted(opened, name)
     if file is None:
         return None
@@ -167,7 +167,7 @@ def _load_one(opened: int, name: str, folder: Path) -> Library | None:
         if not _is_whole(file, name):
             return None
         if os.path.exists(f"/proc/self/fd/{file}"):
-            # never closed: the loader knows libraries by name, and another file must not get this one
+            # never closed: the loader identifies libraries by name, and another file must not get this one
             found = Library(f"/proc/self/fd/{os.dup(file)}")
         else:
             found = _load_copy(file, name)
@@ -178,12 +178,12 @@ def _load_one(opened: int, name: str, folder: Path) -> Library | None:
 
 
 def load_packaged(folder: Path, pattern: str) -> Library | None:
-    """The same for a folder of the installed package, which is trusted as much as its Python files are."""
+    """The same for a folder of the installed package, which is trusted as much as its Python files."""
     for path in sorted(folder.glob(pattern)):
         with path.open("rb") as file:
             whole = _is_whole(file.fileno(), path.name)
         if whole:
-            with suppress(OSError):  # made for another C library, say
+            with suppress(OSError):  # built for another C library, for example
                 found = Library(str(path))
                 found.file = path
                 return found
@@ -196,7 +196,7 @@ def _is_whole(file: int, name: str) -> bool:
 
 
 def _load_copy(file: int, name: str) -> Library:
-    """Where an opened file has no name of its own: load a copy that nobody else can reach, checked again."""
+    """For systems where an opened file has no path: load a private copy, checked again."""
     with tempfile.TemporaryDirectory(prefix="clearhead-") as private:
         copy = Path(private) / name
         with open(file, "rb", closefd=False) as reader:
@@ -208,7 +208,7 @@ def _load_copy(file: int, name: str) -> Library:
 
 
 def put(made: Path, folder: Path, pattern: str) -> None:
-    """Put a library into a folder, its checksum in its name: it is there whole or not at all."""
+    """Move a library into a folder atomically, with its checksum in its name."""
     made.chmod(0o644)
     checksum = hashlib.sha256(made.read_bytes()).hexdigest()
     os.replace(made, folder / pattern.replace("*", checksum))
@@ -216,9 +216,9 @@ def put(made: Path, folder: Path, pattern: str) -> None:
 
 @contextmanager
 def workshop(folder: Path, kind: str, alone: bool) -> Iterator[Path]:
-    """A folder to compile in, gone afterwards; those that killed compilations have left are removed.
+    """A temporary folder to compile in; removes those left by killed compilations.
 
-    `alone`: the caller holds the lock of its kind, so that nobody else of this kind is compiling.
+    `alone`: the caller holds the lock of its kind, so nobody else is compiling this kind.
     """
     prefix = f".making-{kind}-"
     for path, age in _ages(folder):
@@ -230,7 +230,7 @@ def workshop(folder: Path, kind: str, alone: bool) -> Iterator[Path]:
 
 
 def forget_old(folder: Path, kind: str) -> None:
-    """Remove libraries that are no longer used: whoever has one open goes on using it, file or no file."""
+    """Remove libraries that are no longer used; processes that have one open can still use it."""
     kinds = tuple(f"{source.name}-" for source in (ENGINE, TRAINING))
     libraries = [(age, path) for path, age in _ages(folder) if path.name.startswith(kinds)]
     same = sorted((age, path) for age, path in libraries if path.name.startswith(f"{kind}-"))
@@ -240,16 +240,17 @@ def forget_old(folder: Path, kind: str) -> None:
 
 
 def _ages(folder: Path) -> Iterator[tuple[Path, float]]:
-    """What lies in a folder, and how many seconds ago it was made or last used."""
+    """What a folder contains, and how many seconds ago it was created or last used."""
     for path in list(folder.iterdir()):
-        with suppress(OSError):  # somebody else was quicker
+        with suppress(OSError):  # somebody else removed it first
             yield path, time.time() - path.lstat().st_mtime
 
 
 def one_at_a_time(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """A function that threads call one after another, and that leaves nothing half done if it is cut off:
+    """Let threads call a function one after another.
 
-    a forked process may call it, whatever its parent's threads were doing.
+    The function must leave nothing half done if it is interrupted: a forked process may call it, whatever
+    its parent's threads were doing.
     """
     lock = threading.RLock()
 
@@ -270,7 +271,7 @@ def one_at_a_time(function: Callable[Given, Found]) -> Callable[Given, Found]:
 
 @one_at_a_time
 def library(source: Source = ENGINE) -> Library:
-    """A compiled library; `NoLibrary` where it cannot be had. Tried once for each compiler and folder."""
+    """A compiled library; `NoLibrary` if there is none. Tried once for each compiler and folder."""
     try:
         folder = cache_folder()
     except RuntimeError as error:  # no home folder
@@ -282,7 +283,7 @@ def library(source: Source = ENGINE) -> Library:
 
 
 def why_not(source: Source = ENGINE) -> str | None:
-    """One sentence on why a library cannot be used here; None if it can."""
+    """Why a library cannot be used here, as a sentence; None if it can."""
     try:
         library(source)
     except NoLibrary as reason:
@@ -292,7 +293,7 @@ def why_not(source: Source = ENGINE) -> str | None:
 
 @functools.cache
 def _load(source: Source, cxx: str | None, path: str | None, folder: Path) -> Library | str:
-    """The library, or the sentence that says why not."""
+    """The library, or a sentence that says why not."""
     try:
         target = this_machine()
         if target.machine not in source.sets:
@@ -305,7 +306,7 @@ def _load(source: Source, cxx: str | None, path: str | None, folder: Path) -> Li
         try:
             command = find_compiler(cxx)
         except NoLibrary:
-            found = None if cxx else load(folder, anyone)  # of a machine that shares this folder
+            found = None if cxx else load(folder, anyone)  # from a machine that shares this folder
             if found is None:
                 raise
             return found
@@ -343,7 +344,7 @@ def _compiled(source: Source, command: list[str], target: Target, folder: Path, 
 
 
 def _lock(stack: ExitStack, path: Path, noun: str) -> bool:
-    """Wait until nobody else compiles; False where that cannot be known, or takes too long."""
+    """Wait until nobody else compiles; False if that cannot be determined, or takes too long."""
     busy = f"another process is compiling the C++ {noun}; waiting for it …"
     try:
         stack.enter_context(held(path, busy))
@@ -360,5 +361,5 @@ def _lock(stack: ExitStack, path: Path, noun: str) -> bool:
 
 def _say(sentence: str) -> None:
     if sys.stderr is not None:
-        with suppress(OSError, ValueError):  # nobody listens any more
+        with suppress(OSError, ValueError):  # nobody reads stderr any more
             print(f"clearhead: {sentence}", file=sys.stderr, flush=True)

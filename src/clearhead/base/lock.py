@@ -1,8 +1,8 @@
-"""A lock file: one process at a time works in a folder, and a killed one's lock is gone with it.
+"""A lock file: one process at a time works in a folder, and the lock of a killed process is released with it.
 
-Nobody who does not hold the lock may change the folder. A file that was locked may have been removed by
-whoever held it before, so that holding it is worth nothing: it counts only if it still lies at its path.
-Windows has no such lock; there nothing is held and nobody is refused. No torch.
+Only the process that holds the lock may change the folder. A previous holder may have removed the file that
+we locked, which makes our lock worthless: it counts only if the file is still the one at its path.
+Windows has no such lock; there nothing is locked and no process is refused. No torch.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from clearhead.base.errors import UserError
 if os.name != "nt":
     import fcntl
 
-PATIENCE = 0.1  # seconds: whoever asks if the lock is held has it for a moment
+PATIENCE = 0.1  # seconds: a process that only tests the lock holds it for a moment
 PAUSE = 0.02  # seconds between two tries
 
 
 @contextmanager
 def held(path: Path, busy: str, patience: float = PATIENCE) -> Iterator[None]:
-    """Hold the lock file `path`; the sentence `busy` says that another process holds it.
+    """Hold the lock file `path`; `busy` is the message if another process holds it.
 
-    `patience`: seconds to wait for that process before it is said.
+    `patience`: seconds to wait for that process before raising the error.
 
-    Folders that are missing are made. If the lock is all that lies beside it at the end, it is removed
-    together with the folders that were made for it: a command that is refused leaves nothing behind.
+    Missing folders are created. If the lock is the only file in its folder at the end, it is removed
+    together with the folders created for it: a refused command leaves nothing behind.
     """
     made: list[Path] = []
     try:
@@ -41,14 +41,14 @@ def held(path: Path, busy: str, patience: float = PATIENCE) -> Iterator[None]:
                 _remove_if_alone(path)
     finally:
         for folder in reversed(made):
-            with suppress(OSError):  # something has been put there
+            with suppress(OSError):  # the folder is no longer empty
                 folder.rmdir()
 
 
 def _locked(path: Path, busy: str, patience: float, made: list[Path]) -> BinaryIO:
     for number in range(max(1, round(patience / PAUSE))):
         time.sleep(PAUSE if number else 0.0)
-        with suppress(FileNotFoundError):  # its folder has just been removed by one that was refused
+        with suppress(FileNotFoundError):  # a refused process has just removed its folder
             file = _opened(path, made)
             if _is_ours(file, path):
                 return file
@@ -70,7 +70,7 @@ def _opened(path: Path, made: list[Path]) -> BinaryIO:
 
 
 def _is_ours(file: BinaryIO, path: Path) -> bool:
-    """Lock an open file; False where it is locked already, or no longer the one at its path."""
+    """Lock an open file; False if it is locked already, or no longer the file at its path."""
     if os.name == "nt":
         return True
     try:

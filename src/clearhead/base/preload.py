@@ -1,9 +1,9 @@
-"""A file of weights, read and summed up by a thread while the main one still imports torch.
+"""Reads and hashes a weights file in a thread while the main thread still imports torch.
 
-Importing torch takes one core for a second or more; to read a file of weights and to form its checksum takes
-another core a part of that. The command line calls `begin` first thing. Whoever loads the bundle asks for the
-checksum and takes the tensors, and reads for itself where there is nothing: all trouble is passed over here,
-because the usual way of reading will meet it again and say what it is. No torch.
+Importing torch keeps one core busy for a second or more; reading a weights file and computing its checksum
+takes another core less than that. The command line calls `begin` first. The code that loads the bundle asks
+for the checksum and takes the tensors, and reads the file itself if there are none. Errors are ignored here,
+because ordinary reading will meet them again and report them. No torch.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 from clearhead.base.reading import open_regular, parse_json
 
-CHUNK = 32 << 20  # bytes at a time; between two the thread waits its turn with the interpreter
-PASSING = 16 << 20  # the same for tensors that are not kept: so much memory is taken meanwhile
-SHARE = 4  # a file that would take more than this part of the memory is left alone
+CHUNK = 32 << 20  # bytes at a time; in between, the thread waits for the interpreter lock
+PASSING = 16 << 20  # the same for tensors that are not kept: this much memory is in use meanwhile
+SHARE = 4  # skip a file that would take more than 1/SHARE of the memory
 
 Stamp = tuple[int, int, int]
 
@@ -32,7 +32,7 @@ class Read:
 
     stamp: Stamp
     sha256: str
-    memory: mmap.mmap | None  # the tensors as they lie in the file, where they were to be kept
+    memory: mmap.mmap | None  # the tensors as laid out in the file, if they were to be kept
     places: dict[str, Place]
 
 
@@ -48,7 +48,7 @@ class _Reading:
             self.read = _read(self.path, self.keep)
 
     def wait(self) -> Read | None:
-        """What was read, if it is still what lies there."""
+        """The file's contents, if it has not changed since."""
         self.thread.join()
         with suppress(OSError):
             if self.read is not None and _stamp(os.stat(self.path)) == self.read.stamp:
@@ -60,25 +60,25 @@ _under_way: dict[Path, _Reading] = {}
 
 
 def begin(path: Path, *, keep: bool = True) -> None:
-    """Start to read a file, if it is there and not too large.
+    """Start reading a file, if it exists and is not too large.
 
-    Without `keep` only the checksum is formed: for those who will map the file.
+    Without `keep`, only the checksum is computed: for callers that map the file.
     """
-    with suppress(OSError, ValueError, AttributeError):  # not every system can say how much memory it has
+    with suppress(OSError, ValueError, AttributeError):  # not every system reports its memory
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if path.stat().st_size > 8 and (not keep or path.stat().st_size <= memory // SHARE):
             _under_way[path.absolute()] = _Reading(path.absolute(), keep)
 
 
 def sha256(path: Path) -> str | None:
-    """The checksum of a file that was begun, as soon as it is known; None: form it yourself."""
+    """Wait for the checksum of a file passed to `begin`; None: compute it yourself."""
     reading = _under_way.get(path.absolute())
     found = None if reading is None else reading.wait()
     return None if found is None else found.sha256
 
 
 def take(path: Path) -> Read | None:
-    """What was read of a file, once: the memory belongs to the caller from then on."""
+    """Take the contents of a file, once: from then on the caller owns the memory."""
     reading = _under_way.pop(path.absolute(), None)
     return None if reading is None else reading.wait()
 
@@ -89,7 +89,7 @@ def _read(path: Path, keep: bool) -> Read:
         head = read_head(file, status.st_size)
         size = status.st_size - len(head.text)
         total = hashlib.sha256(head.text)
-        # Begins at a page, so that the tensors are aligned as they are in the file.
+        # Starts at a page boundary, so the tensors are aligned as they are in the file.
         memory = mmap.mmap(-1, size if keep else min(size, PASSING))
         view = memoryview(memory)
         chunk = CHUNK if keep else PASSING
@@ -113,27 +113,27 @@ def _stamp(status: os.stat_result) -> Stamp:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-LONGEST = 100 << 20  # bytes of a head
+LONGEST = 100 << 20  # bytes of a header
 
 
 class Place(NamedTuple):
-    """Where a tensor lies behind the head, and what it is."""
+    """Where a tensor is after the header, and what it is."""
 
-    kind: str  # as the file says it: "F32", "BF16", …
+    kind: str  # as the file calls it: "F32", "BF16", …
     shape: tuple[int, ...]
     begin: int
     end: int
 
 
 class Head(NamedTuple):
-    """The beginning of a file, and what it says."""
+    """The header of a file, raw and parsed."""
 
     text: bytes  # the eight bytes included
     places: dict[str, Place]
 
 
 def read_head(file: Any, size: int) -> Head:
-    """The head of an open file of so many bytes; ValueError, KeyError or TypeError where it is none."""
+    """The header of an open file of `size` bytes; ValueError, KeyError or TypeError if it is malformed."""
     first = file.read(8)
     length = int.from_bytes(first, "little")
     if not 0 < length <= LONGEST or size - 8 - length <= 0:

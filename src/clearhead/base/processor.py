@@ -1,7 +1,7 @@
 """What kind of processor this is and how many of its cores this process may use.
 
-Choices are made from these facts, never from how fast something ran: they are the same on a busy machine and
-on a quiet one. Knows nothing about torch.
+Choices depend on these facts, never on measured speed, so they are the same on a busy machine and on an idle
+one. Knows nothing about torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ InstructionSet = Literal[
     "amx", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "neon-i8mm", "neon-dotprod", "neon", "plain"
 ]
 
-# The first whose flags are all there is the name; the flags are those of Linux.
+# The first entry whose flags are all present gives the name; these are Linux's flags.
 _BY_FLAGS: dict[InstructionSet, frozenset[str]] = {
     "amx": frozenset({"avx512f", "avx512_vnni", "amx_tile"}),
     "avx512-vnni": frozenset({"avx512f", "avx512_vnni"}),
@@ -33,26 +33,26 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 @cache
 def instruction_set() -> InstructionSet:
-    """The widest instruction set of this processor that torch or the C++ engine makes use of.
+    """The widest instruction set of this processor that torch or the C++ engine uses.
 
-    Which of them the engine uses, the engine says (`decoding.native.binding.instruction_set`).
+    `decoding.native.binding.instruction_set` says which one the engine uses.
     """
     if flags := _flags():
         return named_by(flags)
-    # Every ARM processor of Apple's has these; of its others nothing is known without asking the system.
+    # Every Apple ARM processor has these; for other ARM processors we would have to ask the system.
     apple = platform.system() == "Darwin" and platform.machine() == "arm64"
     return "neon-dotprod" if apple else "plain"
 
 
 @cache
 def multiplies_bf16() -> bool:
-    """Whether the processor has products of bf16, several times as fast as those of float32."""
+    """Whether the processor multiplies bf16 natively, several times as fast as float32."""
     return {"avx512f", "avx512_bf16"} <= _flags()
 
 
 @cache
 def _flags() -> frozenset[str]:
-    """What Linux says that the processor has; nothing on other systems."""
+    """The processor's flags according to Linux; empty on other systems."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -74,7 +74,7 @@ def named_by(flags: Collection[str]) -> InstructionSet:
 
 
 def usable_cores(threads: int) -> int:
-    """How many cores `threads` threads of this process can keep busy: what the system grants is the bound."""
+    """How many cores `threads` threads of this process can keep busy, within what the system grants."""
     granted = [threads, _allowed() or threads, _quota(_CGROUP) or threads]
     return max(1, min(granted))
 
@@ -87,7 +87,7 @@ def _allowed() -> int | None:
 
 
 def _quota(root: Path) -> int | None:
-    """Whole cores' worth of time that a container grants; None: no limit."""
+    """The container's CPU quota in whole cores; None: no limit."""
     try:
         quota, period = (root / "cpu.max").read_text().split()
     except (OSError, ValueError):

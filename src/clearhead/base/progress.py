@@ -1,7 +1,7 @@
-"""A progress line on stderr: how far, how fast, how long still.
+"""A progress line on stderr: how much is done, how fast, and how long it will still take.
 
-Silent where stderr is not a terminal, so that logs and pipes stay clean.
-Knows nothing about what is being done.
+Silent unless stderr is a terminal, so logs and pipes stay clean.
+Knows nothing about the work itself.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """One line of progress; does nothing at all when it has no display."""
+    """One line of progress; does nothing without a display."""
 
     def __init__(self, display: Progress | None, task: TaskID | None) -> None:
         self._display = display
         self._task = task
 
     def advance(self, amount: float = 1, note: str | None = None) -> None:
-        """Go on by `amount`; `note` is a short text after the bar, such as the loss."""
+        """Advance by `amount`; `note` is a short text after the bar, such as the loss."""
         if self._display is None or self._task is None:
             return
         if note is not None:
@@ -47,14 +47,14 @@ def progress(label: str, total: float | None = None, unit: str = "steps") -> Ite
 
 
 def _drawn() -> Progress:
-    """What a task is, how far, how fast, how long still."""
-    # Here, so that a command in a pipe does without the library that draws.
+    """The display: the task, how much is done, how fast, and the time left."""
+    # Imported here, so a command in a pipe does not load the drawing library.
     from rich import progress as rich
     from rich.console import Console
     from rich.text import Text
 
     class Rate(rich.ProgressColumn):
-        """How many units a second, over the last while."""
+        """Units per second, over the recent past."""
 
         def render(self, task: rich.Task) -> Text:
             speed = task.finished_speed or task.speed
@@ -74,7 +74,7 @@ def _drawn() -> Progress:
 
 
 def short(number: float) -> str:
-    """A number in three figures or so: 3.25, 48.1, 912, 12.4k, 3.1M."""
+    """A number with about three digits: 3.25, 48.1, 912, 12.4k, 3.1M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if number >= size:
             scaled = number / (1e3 if letter == "k" else size)

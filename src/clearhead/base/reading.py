@@ -1,11 +1,11 @@
-"""Files that anybody may have written, read at one place: regular files of bounded size, depth and numbers.
+"""Reads untrusted files in one place: regular files, with bounds on their size, depth and numbers.
 
-Every JSON and TOML file that the toolkit reads comes through here. A named pipe is refused instead of waited
-for, a file that is too large before it is read. What is read holds only what the rest of the code can bear:
-UTF-8, no number of more than `DIGITS` digits, none that is not finite, no key twice, no half characters, and
-no nesting that a recursive function could not follow. What the entries mean is for each reader to check.
+Every JSON and TOML file that the toolkit reads comes through here. Named pipes are refused instead of waited
+for, and files that are too large are refused before they are read. The rest of the code can rely on what it
+gets: UTF-8, no number of more than `DIGITS` digits, only finite numbers, no duplicate keys, no lone
+surrogates, and no nesting too deep for a recursive function. Each reader checks what the entries mean.
 
-Knows nothing about any one file. No torch.
+Knows nothing about any particular file. No torch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 
 from clearhead.base.errors import UserError
 
-DEPTH = 64  # tables and lists inside one another; the deepest file of ours has 8
+DEPTH = 64  # nested tables and lists; our deepest file has 8
 DIGITS = 40  # of a whole number; other toolkits write 10^30 for "no limit"
 LARGEST = 64 << 20  # bytes of a JSON file, unless the reader knows better
 LARGEST_SETTINGS = 1 << 20  # bytes of a file that a person writes
 
-_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)  # also one that has no end
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)  # unterminated ones too
 _NO_BRACKET = re.compile(r"[^\[\]{}]+")
 _HALF_CHARACTER = re.compile(r"\\u[dD][89abAB]", re.ASCII)
 _LONG_KEY = re.compile(rf"""(?:(?:[\w-]+|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{DEPTH}}}""")
@@ -40,11 +40,11 @@ _KINDS = {
 
 
 class Malformed(ValueError):
-    """Half a sentence on what is wrong with the content of a file: "it is not valid JSON"."""
+    """What is wrong with the contents of a file, as a clause: "it is not valid JSON"."""
 
 
 class Unreadable(UserError):
-    """A file that cannot be used; readers that know more about it make their own sentence of `reason`."""
+    """A file that cannot be used; readers that know more about it phrase `reason` in their own message."""
 
     def __init__(self, path: str | Path, reason: str, *, missing: bool = False) -> None:
         super().__init__(f"'{path}' cannot be read: {reason}.")
@@ -52,7 +52,7 @@ class Unreadable(UserError):
         self.missing = missing
 
     def about(self, name: str) -> str:
-        """The reason as a sentence without its full stop, the file called `name` in it."""
+        """The reason as a sentence without its full stop, calling the file `name`."""
         known = self.reason.startswith("it ")
         return f"{name} {self.reason[3:]}" if known else f"{name} cannot be read: {self.reason}"
 
@@ -61,15 +61,15 @@ class Unreadable(UserError):
 
 
 def open_regular(path: str | Path) -> int:
-    """A handle on a file of bytes on disk, for reading; pipes, devices, sockets and folders are refused."""
-    # Opening a pipe this way does not wait for a writer; a device is not even opened.
+    """A read handle on a regular file; pipes, devices, sockets and folders are refused."""
+    # Opening a pipe this way does not wait for a writer; devices are not even opened.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     handle = None
     try:
         kind = _irregular(os.stat(path).st_mode)
         if kind is None:
             handle = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
-            kind = _irregular(os.fstat(handle).st_mode)  # it may have been replaced just now
+            kind = _irregular(os.fstat(handle).st_mode)  # it may have been replaced in between
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         raise Unreadable(path, error.strerror or "access was denied", missing=missing) from error
@@ -84,7 +84,7 @@ def open_regular(path: str | Path) -> int:
 
 
 def read_bytes(path: str | Path, most: int = LARGEST) -> bytes:
-    """All bytes of a file of at most `most`."""
+    """All bytes of a file, which may have at most `most`."""
     with os.fdopen(open_regular(path), "rb") as file:
         try:
             size = os.fstat(file.fileno()).st_size
@@ -97,7 +97,7 @@ def read_bytes(path: str | Path, most: int = LARGEST) -> bytes:
 
 
 def read_text(path: str | Path, most: int = LARGEST) -> str:
-    """UTF-8 text, with or without the mark that some editors put in front."""
+    """UTF-8 text, with or without a byte-order mark."""
     try:
         return read_bytes(path, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -125,7 +125,7 @@ def read_any_json(path: str | Path, most: int = LARGEST) -> Any:
 
 
 def parse_json(text: str | bytes, *, half_characters: bool = False) -> Any:
-    """What a JSON text says, strictly; `half_characters` lets lone surrogates pass.
+    """Parse JSON strictly; `half_characters` allows lone surrogates.
 
     >>> parse_json('{"steps": 1e999}')
     Traceback (most recent call last):
@@ -145,17 +145,17 @@ def parse_json(text: str | bytes, *, half_characters: bool = False) -> Any:
         raise Malformed("it is not UTF-8 text") from error
     except json.JSONDecodeError as error:
         raise Malformed(f"it is not valid JSON (line {error.lineno}: {error.msg})") from error
-    except RecursionError as error:  # called from very deep inside
+    except RecursionError as error:  # called from a deep recursion
         raise Malformed(_TOO_DEEP) from error
     return found
 
 
 def _refuse_depth(text: str) -> None:
-    """Count how deep brackets nest, before a parser follows them."""
+    """Check how deep brackets nest before a parser follows them."""
     if text.count("[") + text.count("{") <= DEPTH:
         return
     bare = _NO_BRACKET.sub("", _STRING.sub("", text)).translate({ord("{"): "[", ord("}"): "]"})
-    for _ in range(DEPTH):  # each round takes the innermost pairs away
+    for _ in range(DEPTH):  # each round removes the innermost pairs
         rest = bare.replace("[]", "")
         if rest == bare:
             break
@@ -206,7 +206,7 @@ def read_toml(path: str | Path, most: int = LARGEST_SETTINGS) -> dict[str, Any]:
     """The table in a TOML file."""
     try:
         text = read_text(path, most)
-        if _LONG_KEY.search(text):  # these take the parser a time that grows with the square of their length
+        if _LONG_KEY.search(text):  # the parser takes quadratic time for these
             raise Malformed(_TOO_DEEP)
         found = tomllib.loads(text)
         _refuse_odd(found)
@@ -219,13 +219,13 @@ def read_toml(path: str | Path, most: int = LARGEST_SETTINGS) -> dict[str, Any]:
     except ValueError as error:
         if isinstance(error, UserError):
             raise
-        # Python's own bound on the digits of a number, or a date that there is not
+        # Python's limit on the digits of a number, or a date that does not exist
         raise Unreadable(path, f"it has a value that cannot be used ({_one_line(error)})") from error
     return found
 
 
 def _refuse_odd(table: dict[str, Any]) -> None:
-    """What TOML has and settings have no use for, looked for without recursion."""
+    """Refuse what TOML has and settings do not use, without recursion."""
     level: list[Any] = [table]
     for _ in range(DEPTH + 1):
         inner: list[Any] = []

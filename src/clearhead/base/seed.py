@@ -1,4 +1,4 @@
-"""One seed for every source of chance: Python, numpy and torch on all devices."""
+"""One seed for every random number generator: Python, numpy and torch on all devices."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 
 from clearhead.base.errors import UserError
 
-_LARGEST = 2**32 - 1  # numpy takes no larger seed
+_LARGEST = 2**32 - 1  # numpy accepts no larger seed
 
 
 def seed_everything(seed: int) -> None:
-    """Set every global source of chance to `seed`.
+    """Seed every global random number generator.
 
     >>> seed_everything(7); first = torch.rand(3)
     >>> seed_everything(7); torch.equal(first, torch.rand(3))
@@ -30,7 +30,7 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Run a block from `seed`, then go on as if the block had drawn nothing.
+    """Run a block with `seed`, then restore the generators as if the block had drawn nothing.
 
     >>> seed_everything(1); expected = torch.rand(1)
     >>> seed_everything(1)

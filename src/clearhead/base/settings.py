@@ -1,6 +1,6 @@
 """Settings as a user writes them: `a.b=c` on the command line, or a TOML or JSON file.
 
-Returns plain data for `Config.from_dict` and `Config.replace`, which judge it. Knows no particular config.
+Returns plain data for `Config.from_dict` and `Config.replace`, which check it. Knows no particular config.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """Read one `a.b=c`: the path, and the value as a number, list, truth value or else text.
+    """Read one `a.b=c`: the path, and the value as a number, list, boolean or else string.
 
     >>> parse_setting("encoder.layers=6")
     ('encoder.layers', 6)
@@ -36,12 +36,12 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return path, reading.parse_json(value)
     except reading.Malformed as error:
         if isinstance(error.__cause__, json.JSONDecodeError):
-            return path, value  # a text
+            return path, value  # a string
         raise UserError(f"The setting '{path}' cannot be used: {error}.") from error
 
 
 def parse_settings(texts: list[str]) -> dict[str, Any]:
-    """Read several `a.b=c`; the last one wins where a path comes twice.
+    """Read several `a.b=c`; if a path occurs twice, the last one wins.
 
     >>> parse_settings(["a.b=1", "a.b=2", "c=x"])
     {'a.b': 2, 'c': 'x'}
@@ -50,7 +50,7 @@ def parse_settings(texts: list[str]) -> dict[str, Any]:
 
 
 def flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Nested tables as one, each value by its path.
+    """Flatten nested tables: each value by its path.
 
     >>> flat({"a": {"b": 1}, "c": 2})
     {'a.b': 1, 'c': 2}
@@ -62,7 +62,7 @@ def flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def read_table(path: str | Path) -> dict[str, Any]:
-    """The table of settings in a TOML or JSON file, chosen by the file's ending."""
+    """Read the settings in a TOML or JSON file; the file's suffix decides which."""
     path = Path(path)
     if path.suffix not in (".toml", ".json"):
         raise UserError(f"The name of a settings file must end in .toml or .json, and '{path}' does not.")

@@ -1,7 +1,7 @@
-"""Weights, config, tokenizer and metadata as one folder on disk, written whole or not at all.
+"""Weights, config, tokenizer and metadata as one folder on disk, written atomically.
 
 `docs/bundle.md` describes the folder. Sits above `models` and `text`; training,
-decoding and interop get and give bundles.
+decoding and interop read and write bundles.
 """
 
 from __future__ import annotations

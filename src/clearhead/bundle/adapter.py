@@ -1,7 +1,7 @@
-"""A small bundle that holds only what was learned on top of a base: LoRA's factors, and weights that are new.
+"""A small bundle that holds only what was learned on top of a base: LoRA's factors, and new weights.
 
-Its metadata names the base: the folder and the checksum of its weights. Whoever reads such a bundle gets a
-whole model, with the changes in its weights. Knows nothing about training.
+Its metadata names the base: its folder and the checksum of its weights. Loading such a bundle gives a whole
+model, with the changes merged into its weights. Knows nothing about training.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOTE = manifest.ADAPTER
 
 @dataclass(frozen=True)
 class Adapter:
-    """What was learned, and on top of what."""
+    """What was learned, and on top of which base."""
 
     base: Path
     sha256: str  # of the base's weights
@@ -35,12 +35,12 @@ class Adapter:
     learnt: dict[str, Tensor]
 
     def note(self) -> dict[str, Any]:
-        """For the metadata."""
+        """The metadata entry."""
         return {"base": str(self.base), "sha256": self.sha256, "scale": self.scale}
 
 
 def base_folder(folder: Path, note: Mapping[str, Any]) -> Path:
-    """Where the base lies: where it lay, or beside the adapter. A sentence if it is gone or has changed."""
+    """The base's folder, as recorded or next to the adapter; raises a UserError if it is gone or changed."""
     noted = Path(note["base"])
     places = (noted, folder.absolute().parent / noted.name)
     there = [place for place in places if (place / manifest.WEIGHTS).is_file()]
@@ -59,7 +59,7 @@ def base_folder(folder: Path, note: Mapping[str, Any]) -> Path:
 
 
 def weights_on(folder: Path, base: nn.Module, model: nn.Module, scale: float) -> dict[str, Tensor]:
-    """Every weight of `model`, which may be empty: the adapter's own, and the base's with their changes."""
+    """Every weight of `model`, which may be on "meta": the adapter's, and the base's with their changes."""
     try:
         with safe_open(folder / manifest.WEIGHTS, framework="pt") as file:
             learnt = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

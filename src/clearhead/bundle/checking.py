@@ -1,7 +1,7 @@
-"""Does what a bundle says about itself fit its model? Checked when one is written, read or imported.
+"""Checks that a bundle's metadata fits its model, when one is written, read or imported.
 
-Metadata is the user's own but for the entries below, which other rooms rely on. Each is checked here once, so
-that nobody who reads one need wonder. Knows nothing about files.
+Metadata belongs to the user, except the entries below, which other packages rely on. Each is checked once
+here, so code that reads it can trust it. Knows nothing about files.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def check(
     tokenizer: Tokenizer | None,
     source_tokenizer: Tokenizer | None,
 ) -> None:
-    """Refuse, in a sentence about "this bundle", what would go wrong when it is used."""
+    """Refuse what would fail in use, with a message about "this bundle"."""
     for name, (demand, is_met) in _DEMANDS:
         value = metadata.get(name)
         if value is not None and not is_met(value):
             raise UserError(
                 f"The metadata entry '{name}' of this bundle must be {demand}, not {shown(value)}."
             )
-    if config.family == "vision":  # which has no vocabulary
+    if config.family == "vision":  # it has no vocabulary
         return
     sizes = (config.vocabulary, config.source_vocabulary or config.vocabulary)
     for known, size in zip((tokenizer, source_tokenizer or tokenizer), sizes, strict=True):
@@ -46,7 +46,7 @@ def check(
 
 
 def _check_ids(metadata: Mapping[str, Any], vocabulary: int) -> None:
-    """Every id that steers decoding must be one of the model's."""
+    """Every id that controls decoding must be in the model's vocabulary."""
     generation = metadata.get("generation") or {}
     named = {f"special.{role}": value for role, value in (metadata.get("special") or {}).items()}
     named |= {f"generation.{name}": value for name, value in generation.items() if name.endswith("_token_id")}
@@ -91,7 +91,7 @@ def _is_reach(value: Any) -> bool:
     return sorted(set(sizes)) == sizes
 
 
-Demand = tuple[str, Callable[[Any], bool]]  # what an entry must be, and whether it is
+Demand = tuple[str, Callable[[Any], bool]]  # what an entry must be, and a test of it
 _COUNT: Demand = ("a whole number from 1 up to 2 billion", _is_count)
 _TABLE: Demand = ("a table", _is_table)
 _DEMANDS: tuple[tuple[str, Demand], ...] = (

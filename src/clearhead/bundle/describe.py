@@ -1,7 +1,7 @@
 """What a bundle holds, without loading it: config, parameters by part, files and their state.
 
-Shows a damaged bundle too, as far as its metadata can be read, and says what is
-wrong with it. Returns data; how it looks on a terminal is for `cli` to say.
+Describes a damaged bundle too, as far as its metadata can be read, and says
+what is wrong with it. Returns data; `cli` decides how it looks on a terminal.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from clearhead.bundle.folder import (
 )
 from clearhead.bundle.weights import disagreement, read_shapes, shapes_of
 
-PART_DEPTH = 4  # `encoder.layers.*.attention` is as deep as a table of parts goes
+PART_DEPTH = 4  # `encoder.layers.*.attention` is the depth of the parts table
 
 
 @dataclass(frozen=True)
 class Part:
-    """Tensors that belong together, those of all layers in one row."""
+    """Tensors that belong together; those of all layers share one row."""
 
     name: str
     tensors: int
@@ -52,20 +52,20 @@ class File:
 
 @dataclass(frozen=True)
 class Description:
-    """All that can be said about a bundle without loading its weights."""
+    """Everything that can be said about a bundle without loading its weights."""
 
     folder: str
     family: str
     layers: str
     vocabulary: str
     parameters: int
-    created: str  # empty, as are the versions, for a run that has not finished
+    created: str  # empty, as are the versions, for an unfinished run
     versions: dict[str, str]
     metadata: dict[str, Any]
     config: dict[str, Any]
     parts: list[Part]
     files: list[File]
-    problem: str | None  # what is wrong with the bundle, in half a sentence
+    problem: str | None  # what is wrong with the bundle, as a clause
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -73,7 +73,7 @@ class Description:
 
 
 def describe(folder: str | Path) -> Description:
-    """Look at a bundle.
+    """Describe a bundle.
 
     >>> import clearhead, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +99,7 @@ def described(
     versions: dict[str, str],
     problem: str | None,
 ) -> Description:
-    """What is said about a model, which may be built on "meta", and about where it comes from."""
+    """Describe a model, which may be built on "meta", and where it comes from."""
     config, parts = config_of(model), _parts(shapes_of(model))
     return Description(
         folder=str(folder),
@@ -118,7 +118,7 @@ def described(
 
 
 def _file(folder: Path, name: str, facts: manifest.Facts) -> File:
-    """The metadata has its own checksum in it, unless it is from before that."""
+    """The metadata contains its own checksum, unless it predates them."""
     path = folder / name
     found = sha256_of(path)
     state = "ok" if facts.sha256.get(name) == found else "damaged"
@@ -134,13 +134,13 @@ def _parts(shapes: dict[str, tuple[int, ...]]) -> list[Part]:
     found: dict[str, list[int]] = {}
     for name, shape in shapes.items():
         pieces = ["*" if piece.isdecimal() else piece for piece in name.split(".")]
-        part = ".".join(pieces[:-1][:PART_DEPTH]) or name  # a tensor of the model itself is its own part
+        part = ".".join(pieces[:-1][:PART_DEPTH]) or name  # a tensor of the model itself is a separate part
         found.setdefault(part, []).append(math.prod(shape))
     return [Part(name, len(sizes), sum(sizes)) for name, sizes in found.items()]
 
 
 def _problem(folder: Path, files: list[File], facts: manifest.Facts, model: nn.Module) -> str | None:
-    """The first thing that is wrong with the files, the weights, the tokenizers or what the metadata says."""
+    """The first problem with the files, the weights, the tokenizers or the metadata."""
     damaged = [file.name for file in files if file.state == "damaged"]
     if damaged:
         return f"{damaged[0]} does not match its checksum"

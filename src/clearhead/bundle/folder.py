@@ -1,11 +1,11 @@
-"""A bundle: a model, its tokenizer and what is known about them, as one folder on disk.
+"""A bundle: a model, its tokenizer and their metadata, as one folder on disk.
 
-The folder is written whole or not at all, and read strictly: a file that is
-missing, changed or foreign is refused in a sentence. Knows nothing about other
+The folder is written atomically, and read strictly: a file that is missing,
+changed or foreign is refused with a message. Knows nothing about other
 toolkits' formats (`interop`) or about the state of training.
 
-`tokenizers_of` and `framings_of` say how its texts become ids: everyone who turns text into ids asks them, so
-that all feed a model the same.
+`tokenizers_of` and `framings_of` say how its texts become ids: all code that turns text into ids uses them,
+so that a model is always fed the same.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from clearhead.models.config import ModelConfig
 from clearhead.text.framing import Framing, Framings, template_of
 from clearhead.text.tokenizer import Tokenizer
 
-ATTEMPTS = 20  # at reading a bundle that somebody replaces again and again
+ATTEMPTS = 20  # at reading a bundle that is repeatedly replaced
 
 
 @dataclass(repr=False)
 class Bundle:
-    """A model with its tokenizer and whatever its maker noted about it."""
+    """A model with its tokenizer and metadata."""
 
     model: nn.Module
     tokenizer: Tokenizer | None = None
@@ -64,7 +64,7 @@ class Bundle:
         return config_of(self.model)
 
     def summary(self) -> str:
-        """A few lines to read: kind, size, vocabulary, and what was noted.
+        """A few lines to read: kind, size, vocabulary, and the metadata.
 
         >>> import clearhead
         >>> print(Bundle(clearhead.build("tiny"), metadata={"trained_on": "nothing yet"}).summary())
@@ -99,7 +99,7 @@ class Bundle:
 
 
 def config_of(model: nn.Module) -> ModelConfig:
-    """The config a model carries; a sentence for a module that is none of ours."""
+    """The config a model carries; raises a UserError for a module that is not ours."""
     config = getattr(model, "config", None)
     if not isinstance(config, ModelConfig):
         raise UserError(f"A bundle holds a model made by clearhead.build, not a {type(model).__name__}.")
@@ -114,7 +114,7 @@ def layers_in_words(config: ModelConfig) -> str:
 
 
 def vocabulary_in_words(config: ModelConfig) -> str:
-    """`37,000`, or both sizes where source and target differ."""
+    """`37,000`, or both sizes if source and target differ."""
     if config.family == "vision":
         return "none"
     if config.source_vocabulary is not None:
@@ -154,7 +154,7 @@ def save(
 
 @contextmanager
 def undisturbed(target: Path) -> Iterator[None]:
-    """Hold the lock of the run whose folder this is, if it is one: its weights are not mixed with others."""
+    """Hold the lock of the run in this folder, if any, so that its weights are not mixed with others."""
     companion = target / manifest.COMPANION
     if not companion.is_dir():
         yield
@@ -168,11 +168,11 @@ def undisturbed(target: Path) -> Iterator[None]:
 def write_bundle(
     bundle: Bundle, target: Path, overwrite: bool = True, adapter: Adapter | None = None
 ) -> None:
-    """`save` for those who hold the lock of the folder; with an `adapter`, the rest is left to its base."""
+    """`save` for callers that hold the folder's lock; with an `adapter`, the rest is left to its base."""
     tokenizer = bundle.tokenizer
     notes = {name: value for name, value in bundle.metadata.items() if name != NOTE}
     notes |= {} if adapter is None else {NOTE: adapter.note()}
-    whole: nn.Module = getattr(bundle.model, "_orig_mod", bundle.model)  # what torch.compile wraps
+    whole: nn.Module = getattr(bundle.model, "_orig_mod", bundle.model)  # unwrap torch.compile
     config = config_of(whole)
     _refuse_unsavable(whole, config)
     checking.check(config, notes, tokenizer, bundle.source_tokenizer)
@@ -201,11 +201,11 @@ def load_bundle(
     verify: bool = True,
     mapped: bool = False,
 ) -> Bundle:
-    """Read a bundle; the model comes in evaluation mode, with the stored weights to the last bit.
+    """Read a bundle; the model is in evaluation mode, with exactly the stored weights.
 
-    `dtype` converts all weights; None keeps each as it was stored. `verify=False` leaves the checksums
-    out, which saves reading a large file twice. `mapped=True` leaves the weights in their file where that is
-    possible (`bundle/mapped.py`): a model that is decoded by the C++ engine then needs no memory for them.
+    `dtype` converts all weights; None keeps each as it was stored. `verify=False` skips the checksums, which
+    saves reading a large file twice. `mapped=True` leaves the weights in their file if possible
+    (`bundle/mapped.py`): a model that the C++ engine decodes then needs no memory for them.
     """
     path = Path(folder)
     place, kind = placement(device, dtype)
@@ -220,7 +220,7 @@ def load_bundle(
         else:
             if _stamp(path) == before:
                 return bundle
-        # Somebody has put a new bundle in its place meanwhile: what was read may be half of each.
+        # The bundle was replaced meanwhile: what was read may mix both.
     raise UserError(
         f"The bundle '{path}' is being replaced again and again: try again when the process that writes "
         "it has finished."
@@ -230,7 +230,7 @@ def load_bundle(
 def placement(
     device: str | torch.device, dtype: str | torch.dtype | None
 ) -> tuple[torch.device, torch.dtype | None]:
-    """Where weights go and in which number format, from names or torch's own objects."""
+    """The device and number format for weights, from names or torch objects."""
     place = pick_device(device) if isinstance(device, str) else device
     kind = pick_dtype(dtype, place) if isinstance(dtype, str) else dtype
     if kind is not None and not kind.is_floating_point:
@@ -271,7 +271,7 @@ def _load_once(
 
 
 def read_plan(path: Path) -> nn.Module:
-    """The model that a bundle's config describes, still empty."""
+    """The model that a bundle's config describes, still on "meta"."""
     plain = manifest.read_json(path / manifest.CONFIG)
     try:
         return build(ModelConfig.from_dict(plain), device="meta")
@@ -281,20 +281,20 @@ def read_plan(path: Path) -> nn.Module:
 
 
 def read_tokenizers(path: Path, facts: manifest.Facts) -> list[Tokenizer | None]:
-    """The tokenizer of a bundle and that of its sources; None for one that it has not got."""
+    """The tokenizer of a bundle and that of its sources; None for one that it does not have."""
     names = (manifest.TOKENIZER, manifest.SOURCE_TOKENIZER)
     return [Tokenizer.load(path / name) if name in facts.sha256 else None for name in names]
 
 
 def _stamp(path: Path) -> bytes:
-    """What differs between two bundles written to one place: the time and checksums in the metadata."""
+    """What differs between two bundles written to one path: the time and checksums in the metadata."""
     with suppress(UserError):
         return read_bytes(path / manifest.METADATA)
     return b""
 
 
 def _refuse_unsavable(model: nn.Module, config: ModelConfig) -> None:
-    """What is written must be readable: the weights must be those that the config builds."""
+    """Refuse to write what could not be read: the weights must be those that the config builds."""
     fault = disagreement(shapes_of(model), shapes_of(build(config, device="meta")))
     if fault is not None:
         raise UserError(f"This model cannot be saved, because it is not what its config builds: {fault}.")
@@ -316,7 +316,7 @@ def _refuse_occupied(target: Path, overwrite: bool) -> None:
 
 
 def _keep_strangers(old: Path, fresh: Path) -> None:
-    """Take along what the user has put beside the bundle's own files: replacing must not delete it."""
+    """Keep the user's own files in the folder: replacing a bundle must not delete them."""
     if not old.is_dir():
         return
     for path in old.iterdir():
@@ -329,9 +329,9 @@ def _keep_strangers(old: Path, fresh: Path) -> None:
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    if os.link in os.supports_follow_symlinks:  # else a link itself cannot be linked
+    if os.link in os.supports_follow_symlinks:  # else a symlink itself cannot be hard-linked
         with suppress(OSError):  # another disk
-            os.link(source, target, follow_symlinks=False)  # costs no room, however large the file
+            os.link(source, target, follow_symlinks=False)  # takes no space, however large the file
             return
     shutil.copy2(source, target, follow_symlinks=False)
 
@@ -342,7 +342,7 @@ def _short(value: Any) -> str:
 
 
 def tokenizers_of(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of source and target, which are often one and the same."""
+    """The tokenizers of source and target, which are often the same."""
     target = bundle.tokenizer
     if target is None:
         raise UserError("This bundle has no tokenizer, so it can neither read nor write text.")
@@ -355,9 +355,9 @@ def is_imported(bundle: Bundle) -> bool:
 
 
 def framings_of(bundle: Bundle) -> Framings:
-    """What stands around a bundle's texts, as its metadata says.
+    """The framing of a bundle's texts, according to its metadata.
 
-    Bundles of clearhead 0.1 say nothing: theirs follows from what they are and where they come from.
+    Bundles of clearhead 0.1 do not state it: theirs follows from the model and its origin.
     """
     noted, config = bundle.metadata.get("framing"), bundle.config
     if noted is None:

@@ -1,12 +1,12 @@
-"""Weights that stay in their file: mapped, so that a page takes memory when it is looked at and not before.
+"""Weights that stay in their file: mapped, so that a page takes memory only once it is accessed.
 
-What is written to such weights goes to private copies of the pages concerned, never to the file; a file that
-is replaced, as `save` does it, lives on until the last who maps it is gone. One that somebody overwrites in
-place changes under the model, and one that is cut off ends the process (SIGBUS) at the next look behind its
-end: this is for the C++ engine, which packs the weights and then asks the file for rows of embeddings alone,
+Writes to such weights go to private copies of the pages, never to the file; a file that is replaced, as
+`save` does it, exists until the last process that maps it ends. If somebody overwrites the file in place, the
+weights change under the model; if it is truncated, the next access beyond its end kills the process (SIGBUS).
+So this is for the C++ engine, which packs the weights and then reads only rows of embeddings from the file,
 without mapping them.
 
-Linux only: elsewhere nobody tells which pages were written.
+Linux only: other systems do not report which pages were written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PAGES = "/proc/self/pagemap"  # eight bytes about every page of this process
 
 
 def tensor_at(memory: mmap.mmap, first: int, place: Place | None, alignment: int = 1) -> Tensor | None:
-    """A tensor that lies behind so many bytes in memory; None if it cannot be used as it lies there."""
+    """A tensor at an offset in mapped memory; None if it cannot be used in place."""
     kind = None if place is None else KINDS.get(place.kind)
     if place is None or kind is None:
         return None
@@ -44,9 +44,9 @@ def tensor_at(memory: mmap.mmap, first: int, place: Place | None, alignment: int
 
 
 class MappedFile:
-    """A file of tensors in the memory of this process; OSError, ValueError, … where that cannot be.
+    """A file of tensors mapped into this process; raises OSError, ValueError, … if that is impossible.
 
-    `sha256`: the checksum of the file, where it was verified.
+    `sha256`: the checksum of the file, if it was verified.
     """
 
     def __init__(self, path: Path, sha256: str | None) -> None:
@@ -67,16 +67,16 @@ class MappedFile:
         return self._file.fileno()
 
     def tensor(self, name: str) -> Tensor | None:
-        """One of its tensors; None if it cannot be used as it lies there."""
+        """One of its tensors; None if it cannot be used in place."""
         return tensor_at(self._memory, self._first, self._places.get(name))
 
     def holds(self, tensor: Tensor) -> bool:
-        """Does it lie in the mapping, in one piece?"""
+        """Is the tensor in the mapping, and contiguous?"""
         offset = tensor.data_ptr() - self._begin
         return offset >= 0 and offset + tensor.nbytes <= self._size and tensor.is_contiguous()
 
     def written(self) -> bool | None:
-        """Has any of its tensors been changed, however that was done? None: nobody knows."""
+        """Has any of its tensors been changed, by whatever means? None: unknown."""
         entries = -(-self._size // mmap.PAGESIZE) * 8  # bytes: eight for each page
         try:
             with open(_PAGES, "rb", buffering=0) as file:
@@ -86,7 +86,7 @@ class MappedFile:
                     if not found or len(found) % 8:
                         return None
                     entries -= len(found)
-                    # The highest bits: it is in memory, it is swapped out, it is the file's and not a copy.
+                    # The highest bits: in memory, swapped out, backed by the file rather than a copy.
                     state = (torch.frombuffer(found, dtype=torch.int64) >> 61) & 0b111
                     if bool(((state != 0) & (state & 1 == 0)).any()):
                         return True
@@ -101,7 +101,7 @@ class MappedFile:
 
 
 class PassingView:
-    """The tensors of a mapped file once more, for those who read them once and then let the pages go."""
+    """A second mapping of a file's tensors, for code that reads them once and releases the pages."""
 
     def __init__(self, file: MappedFile) -> None:
         self.file = file
@@ -109,26 +109,26 @@ class PassingView:
         self._all = torch.frombuffer(self._memory, dtype=torch.uint8)
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The same numbers as those of a tensor that the file holds and nobody has written to."""
+        """The same numbers as a tensor in the file that has not been written to."""
         offset = self.offset(tensor)
         return self._all[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
     def offset(self, tensor: Tensor) -> int:
-        """How many bytes of the file come before a tensor that it holds."""
+        """The offset in the file of one of its tensors, in bytes."""
         return tensor.data_ptr() - self.file._begin
 
     def forget(self) -> None:
-        """Give the pages back. Nobody writes to these, so that there is nothing to lose."""
+        """Release the pages. Nothing writes to them, so nothing is lost."""
         with suppress(OSError):
             self._memory.madvise(mmap.MADV_DONTNEED)
 
 
-# The files that models' weights lie in; a model that is not here has memory of its own.
+# The files of models with mapped weights; a model that is not here has its weights in ordinary memory.
 MAPPED: weakref.WeakKeyDictionary[nn.Module, MappedFile] = weakref.WeakKeyDictionary()
 
 
 def map_file(path: Path, sha256: str | None) -> MappedFile | None:
-    """A file of tensors, mapped; None where that cannot be, whatever the reason."""
+    """Map a file of tensors; None if that is impossible, whatever the reason."""
     if not sys.platform.startswith("linux"):
         return None
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, UserError):
@@ -137,9 +137,9 @@ def map_file(path: Path, sha256: str | None) -> MappedFile | None:
 
 
 def own_memory(model: nn.Module) -> None:
-    """Give a model whose weights are mapped memory of its own, as if it had been loaded in the usual way.
+    """Copy a model's mapped weights into ordinary memory, as if it had been loaded in the usual way.
 
-    PyTorch may round differently at addresses where its own memory never lies.
+    PyTorch may round differently at addresses with an alignment that its allocator never gives.
     """
     file = MAPPED.pop(model, None)
     if file is None:

@@ -1,4 +1,4 @@
-"""`metadata.json`: which files a bundle has, their checksums, who wrote them, and what the user noted.
+"""`metadata.json`: which files a bundle has, their checksums, who wrote them, and the user's notes.
 
 It is the last file to be written and the first to be read: it says what kind of
 folder this is, and which files must be in it. Knows nothing about weights.
@@ -30,25 +30,25 @@ FORMAT_VERSION = 1
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
-SOURCE_TOKENIZER = "source_tokenizer.json"  # where the source has a vocabulary of its own
+SOURCE_TOKENIZER = "source_tokenizer.json"  # if the source has a separate vocabulary
 METADATA = "metadata.json"
-ALWAYS = (WEIGHTS, CONFIG)  # beside metadata.json itself
+ALWAYS = (WEIGHTS, CONFIG)  # besides metadata.json itself
 FILES = (*ALWAYS, TOKENIZER, SOURCE_TOKENIZER, METADATA)
-COMPANION = "training"  # the folder beside them in which a run keeps its state
-LOCK = "lock"  # in there: who changes the folder holds it
+COMPANION = "training"  # the subfolder in which a run keeps its state
+LOCK = "lock"  # in there: held by the process that changes the folder
 RECORD = "run.json"  # in there: what the run is
 
 ADAPTER = "adapter"  # the note of a bundle that holds only what differs from its base
 
 AGAIN = "Copy it here again, or make it again."
 ON_PURPOSE = "If you changed it on purpose, load it with verify=False and save it again."
-# The entries of the file from before it had a checksum of itself.
+# The entries of the file before it had a checksum.
 KNOWN = ("format", "format_version", "created", "versions", "parameters", "sha256", "metadata")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a `metadata.json` says."""
+    """The contents of a `metadata.json`."""
 
     created: str
     versions: dict[str, str]
@@ -58,7 +58,7 @@ class Facts:
 
 
 def to_json(plain: Mapping[str, Any], what: str) -> str:
-    """JSON as it stands in a bundle; a sentence if `plain` holds what could not be read again."""
+    """JSON as written in a bundle; raises a UserError if `plain` holds what could not be read back."""
     try:
         text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         if len(text.encode("utf-8")) > reading.LARGEST:
@@ -72,7 +72,7 @@ def to_json(plain: Mapping[str, Any], what: str) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The table in a JSON file of a bundle; a sentence if there is none."""
+    """The table in a JSON file of a bundle; raises a UserError if there is none."""
     name, bundle = path.name, path.parent
     try:
         return reading.read_json(path)
@@ -83,8 +83,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_metadata(folder: Path, parameters: int, metadata: Mapping[str, Any]) -> None:
-    """Describe the files that lie in `folder` by now."""
-    # The package is loaded, since this is a part of it; importing it by name would turn the ladder round.
+    """Describe the files that are in `folder` now."""
+    # The package is loaded, since this is a part of it; importing it by name would reverse the layering.
     package = sys.modules[__name__.partition(".")[0]]
     plain = {
         "format": FORMAT,
@@ -103,7 +103,7 @@ def write_metadata(folder: Path, parameters: int, metadata: Mapping[str, Any]) -
 
 
 def replace_notes(folder: Path, notes: Mapping[str, Any]) -> None:
-    """Give the bundle in a folder other notes, in one step; everything else about it stays."""
+    """Replace the notes of the bundle in a folder, atomically; everything else is unchanged."""
     plain = read_json(folder / METADATA)
     plain.pop(checksums.KEY, None)
     text = to_json(with_checksum({**plain, "metadata": dict(notes)}), "metadata")
@@ -111,7 +111,7 @@ def replace_notes(folder: Path, notes: Mapping[str, Any]) -> None:
 
 
 def read_metadata(folder: Path, *, verify: bool = True) -> Facts:
-    """Read and check a `metadata.json`: format, version, checksum, and that it lists the files there are."""
+    """Read and check a `metadata.json`: format, version, checksum, and that it lists the files present."""
     if not folder.exists():
         raise UserError(f"There is no bundle '{folder}': the folder does not exist.")
     if not folder.is_dir():
@@ -143,7 +143,7 @@ def read_metadata(folder: Path, *, verify: bool = True) -> Facts:
 
 
 def is_bundle(folder: str | Path) -> bool:
-    """Does the folder call itself a bundle, of whatever version and in whatever state?"""
+    """Does the folder claim to be a bundle, of any version and in any state?"""
     path = Path(folder) / METADATA
     try:
         return path.is_file() and read_json(path).get("format") == FORMAT
@@ -152,15 +152,15 @@ def is_bundle(folder: str | Path) -> bool:
 
 
 def recover(folder: Path) -> None:
-    """`recover_folder` for any way to write a path: `.` and `..` have no siblings by name."""
+    """`recover_folder` for any spelling of a path: `.` and `..` have no siblings by name."""
     whole = Path(os.path.abspath(folder))
-    if whole.name:  # the root of the disk is nobody's bundle
+    if whole.name:  # the root of the disk is not a bundle
         recover_folder(whole)
 
 
 @contextmanager
 def being_read(folder: Path) -> Iterator[None]:
-    """Bring back a bundle whose replacement was cut off; make the system's refusals a sentence."""
+    """Restore a bundle whose replacement was interrupted; turn the system's errors into messages."""
     try:
         recover(folder)
         yield
@@ -178,7 +178,7 @@ def check_file(folder: Path, facts: Facts, name: str) -> None:
 
 
 def _facts(plain: Mapping[str, Any]) -> Facts | None:
-    """The entries by name; None if one is missing or of the wrong kind."""
+    """The entries by name; None if one is missing or has the wrong type."""
     kinds = {"created": str, "versions": dict, "parameters": int, "sha256": dict, "metadata": dict}
     if not all(isinstance(plain.get(name), kind) for name, kind in kinds.items()):
         return None
@@ -191,7 +191,7 @@ def _facts(plain: Mapping[str, Any]) -> Facts | None:
 
 
 def _check_listing(folder: Path, facts: Facts) -> None:
-    """Every file that belongs to a bundle is listed, and every listed file is there."""
+    """Every file that belongs to a bundle is listed, and every listed file exists."""
     for name in facts.sha256:
         if name not in FILES or name == METADATA:
             raise UserError(

@@ -1,7 +1,7 @@
-"""Which weights of one model serve as the beginning of another one, by their names and shapes.
+"""Which weights of one model initialise another one, by their names and shapes.
 
-A model starts from one of its own family, an encoder also from that of an encoder-decoder. What stands on
-top (heads) is taken where both have the same. Knows nothing about files.
+A model starts from one of the same family, an encoder also from that of an encoder-decoder. The head is taken
+if both have the same. Knows nothing about files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Transfer:
-    """What a model takes from its base, what it has besides, and what of the base it has no use for."""
+    """What a model takes from its base, what else it has, and which weights of the base it does not use."""
 
     taken: dict[str, str]  # name → its name in the base
     new: list[str]
@@ -36,7 +36,7 @@ class Transfer:
 
 
 def name_in_base(name: str, family: str, base: str) -> str:
-    """What a weight is called in a base of another family.
+    """The name of a weight in a base of another family.
 
     >>> name_in_base("embedding.table.weight", "encoder", "encoder-decoder")
     'source_embedding.table.weight'
@@ -47,9 +47,9 @@ def name_in_base(name: str, family: str, base: str) -> str:
 
 
 def transfer(model: nn.Module, base: nn.Module, same_head: bool) -> Transfer:
-    """Find a beginning for every weight. `same_head`: both heads say the same things in the same order."""
+    """Find initial values for all weights. `same_head`: the heads have the same outputs in the same order."""
     here, there = settings_of(model), settings_of(base)
-    offered: Mapping[str, Tensor] = base.state_dict(keep_vars=True)  # by all their names
+    offered: Mapping[str, Tensor] = base.state_dict(keep_vars=True)  # under all their names
     taken: dict[str, str] = {}
     new: list[str] = []
     for name, tensor in tensors_of(model).items():
@@ -73,7 +73,7 @@ def transfer(model: nn.Module, base: nn.Module, same_head: bool) -> Transfer:
 
 
 def in_words(names: Iterable[str], model: nn.Module) -> str:
-    """Weights by the parts they belong to, with how many numbers they are.
+    """Weights by the parts they belong to, with their number of parameters.
 
     >>> import clearhead
     >>> model = clearhead.build("tiny")
@@ -89,7 +89,7 @@ def in_words(names: Iterable[str], model: nn.Module) -> str:
 
 
 def settings_of(model: nn.Module) -> ModelConfig:
-    """What one of our models was built from."""
+    """The config of one of our models."""
     config = model.config
     assert isinstance(config, ModelConfig)
     return config

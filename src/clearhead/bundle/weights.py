@@ -2,7 +2,7 @@
 
 A tensor that several modules share is stored once, under its first name. Reading
 fills a model that was built without memory (on "meta"), one tensor at a time, so
-that a large model needs room for itself and its largest tensor, not for two. No
+a large model needs memory for itself and its largest tensor, not for two. No
 pickle. Knows nothing about the other files of a bundle.
 """
 
@@ -22,11 +22,11 @@ from clearhead.bundle.mapped import MAPPED, MappedFile, tensor_at
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-ALIGNMENT = 64  # bytes, as torch's own memory: elsewhere matrix products may round differently
+ALIGNMENT = 64  # bytes, as in torch's allocator: otherwise matrix products may round differently
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Every tensor a model is made of, each once, under the first of its names."""
+    """Every tensor of a model, each once, under its first name."""
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -42,7 +42,7 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def disagreement(found: Shapes, wanted: Shapes) -> str | None:
-    """Half a sentence: the first tensor that is missing, unexpected or of another shape; None if all fit."""
+    """A clause: the first tensor that is missing, unexpected or of another shape; None if all fit."""
     for name, shape in wanted.items():
         if name not in found:
             return f"the tensor '{name}' is missing"
@@ -55,17 +55,17 @@ def disagreement(found: Shapes, wanted: Shapes) -> str | None:
 
 
 def write_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write tensors as they are, in their own number formats."""
+    """Write tensors unchanged, in their own number formats."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    # "pt" tells other readers of the format that these are torch's numbers, rows before columns
+    # "pt" tells other readers of the format that these are torch tensors, row-major
     try:
         save_file(tensors, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # the library's name for a full disk
+    except SafetensorError as error:  # raised when the disk is full
         raise UserError(f"Cannot write the weights '{path.name}': {_reason(error)}.") from error
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes from the head of the file; no weight is read."""
+    """Names and shapes from the header of the file; no weight is read."""
     try:
         with safe_open(path, framework="pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
@@ -80,7 +80,7 @@ def fill(
     dtype: torch.dtype | None,
     file: MappedFile | None = None,
 ) -> None:
-    """Give a model built on "meta" the weights of a file that fits it; mapped ones, where `file` is given."""
+    """Give a model built on "meta" the weights of a matching file; mapped ones, if `file` is given."""
     known = preload.take(path)
 
     def read(name: str) -> Tensor:
@@ -99,27 +99,27 @@ def fill(
 
 
 def fill_with(model: nn.Module, weights: Callable[[str], Tensor]) -> None:
-    """Give a model built on "meta" the weights that belong to its names; what was shared is shared again."""
+    """Give a model built on "meta" its weights by name; shared weights are shared again."""
     filled: dict[int, nn.Parameter] = {}
     for name, empty in tensors_of(model).items():
         filled[id(empty)] = nn.Parameter(weights(name), requires_grad=empty.requires_grad)
     for module in model.modules():
         own = list(module.named_parameters(recurse=False, remove_duplicate=False))
         for name, empty in own:
-            setattr(module, name, filled[id(empty)])  # not `_parameters[name] =`: recurrent layers watch this
+            setattr(module, name, filled[id(empty)])  # not `_parameters[name] =`: RNNs override __setattr__
         for name, unfilled in module.named_buffers(recurse=False):
-            if id(unfilled) in filled:  # the others are made anew and not stored
+            if id(unfilled) in filled:  # the others are recomputed and not stored
                 module._buffers[name] = filled[id(unfilled)].data
         if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()  # on CUDA its kernels want all weights of a layer in one piece
+            module.flatten_parameters()  # on CUDA its kernels need all weights of a layer in one block
 
 
 def _read(path: Path, name: str, device: torch.device, dtype: torch.dtype | None) -> Tensor:
-    """One tensor, in memory of its own.
+    """One tensor, in ordinary memory.
 
-    The file is opened anew for each, so that the pages mapped for the last one are given back. A copy,
-    not the mapped pages themselves: those would change under the model with the file, and lie at
-    addresses where matrix products may round differently.
+    The file is opened again for each, so that the pages mapped for the last one are released. It is a copy
+    instead of the mapped pages: those would change with the file, and be at addresses where matrix products
+    may round differently.
     """
     try:
         with safe_open(path, framework="pt") as file:

@@ -1,6 +1,6 @@
-"""A batch: named tensors of some examples side by side, with the lengths of their rows.
+"""A batch: named tensors of some examples, with the lengths of their rows.
 
-Which fields there are is up to the encoding that makes it (`encodings`). Knows nothing about files, models or
+The encoding that makes a batch decides its fields (`encodings`). Knows nothing about files, models or
 losses.
 
 Shapes: B rows of a batch, S source tokens, T target tokens, N tokens of packed rows.
@@ -18,7 +18,7 @@ from torch import Tensor
 from clearhead.data.packing import Packing
 from clearhead.data.ragged import Integers
 
-IGNORED = -100  # a place where nothing is to be predicted: padding, and pieces inside a tagged word
+IGNORED = -100  # the label where nothing is predicted: padding, and the later pieces of a tagged word
 # (B,), or plain numbers when packed, which no kernel waits for; packed in a fixed shape: where each sequence
 # begins and the end of the last one, (rows + 1,) int32
 Lengths = Tensor | tuple[int, ...]
@@ -28,27 +28,27 @@ class Widths(NamedTuple):
     """The shape of a padded batch; rows beyond the examples stay empty."""
 
     rows: int
-    source: int  # 0 where there is no source
+    source: int  # 0 if there is no source
     target: int
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples side by side, padded to rows (two dimensions) or packed end to end (one dimension).
+    """Examples padded to rows (two dimensions) or packed end to end (one dimension).
 
-    `fields` by name: `inputs`, `labels` and, where the encoding has them, `source`, `segments` and `places`
-    (the tokens that labels are for, where these are few; such a batch is never packed). A field
-    with an entry in `sizes` is a sequence: (B, T), or (N,) when packed; fields that stand place by place
-    beside each other share one entry. Any other field has one value a row. Labels are whole numbers, IGNORED
-    where nothing is to be predicted, or floats, not-a-number there. Real rows come first; rows that only fill
-    up a fixed shape have length 0 and nothing to predict.
+    `fields` by name: `inputs`, `labels` and, if the encoding has them, `source`, `segments` and `places`
+    (the tokens that have labels, if these are few; such a batch is never packed). A field with an entry in
+    `sizes` is a sequence: (B, T), or (N,) when packed; fields aligned position by position share one entry.
+    Any other field has one value per row. Labels are whole numbers, IGNORED where nothing is predicted, or
+    floats, NaN there. Real rows come first; rows that only fill up a fixed shape have length 0 and nothing
+    to predict.
     """
 
     fields: Mapping[str, Tensor]
     sizes: Mapping[str, Lengths]
     rows: int  # real ones
     tokens: int  # labels that count
-    indices: Integers | None = None  # (rows,) which examples these are, counted through all stores
+    indices: Integers | None = None  # (rows,) the numbers of these examples, counted through all stores
     packing: Packing | None = None  # the fixed shape that it is packed in
 
     @classmethod
@@ -64,9 +64,9 @@ class Batch:
         segments: Tensor | None = None,
         tokens: int | None = None,
     ) -> Batch:
-        """The usual fields; labels stand beside the inputs where they have their shape."""
+        """The usual fields; labels of the inputs' shape are aligned with them."""
         fields, sizes = {"inputs": inputs, "labels": labels}, {"inputs": lengths}
-        if labels.shape[: inputs.dim()] == inputs.shape:  # several labels may share a place
+        if labels.shape[: inputs.dim()] == inputs.shape:  # a position may have several labels
             sizes["labels"] = lengths
         if source is not None and source_lengths is not None:
             fields["source"], sizes["source"] = source, source_lengths
@@ -77,7 +77,7 @@ class Batch:
 
     @property
     def inputs(self) -> Tensor:
-        """(B, T) or (N,): what the model reads, or reads and goes on with."""
+        """(B, T) or (N,): what the model reads, or reads and continues."""
         return self.fields["inputs"]
 
     @property
@@ -86,12 +86,12 @@ class Batch:
 
     @property
     def labels(self) -> Tensor:
-        """(B, T) or (N,) beside the inputs, with one more dimension for several; (B,) one for each row."""
+        """(B, T) or (N,) aligned with the inputs, plus a dimension if there are several; or (B,)."""
         return self.fields["labels"]
 
     @property
     def source(self) -> Tensor | None:
-        """(B, S) or (N,); None where the model reads one sequence only."""
+        """(B, S) or (N,); None if the model reads one sequence only."""
         return self.fields.get("source")
 
     @property
@@ -100,7 +100,7 @@ class Batch:
 
     @property
     def segments(self) -> Tensor | None:
-        """(B, T): to which of two texts each place belongs."""
+        """(B, T): which of two texts each position belongs to."""
         return self.fields.get("segments")
 
     @property
@@ -109,12 +109,12 @@ class Batch:
 
     @property
     def positions(self) -> int:
-        """Places the model computes, padding included, on both sides."""
+        """Positions the model computes, padding included, on both sides."""
         return self.inputs.numel() + (0 if self.source is None else self.source.numel())
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Every tensor once, in an order that is the same for all batches with these fields."""
+        """Every tensor once, in the same order for all batches with these fields."""
         every: Iterable[object] = (*self.fields.values(), *self.sizes.values())
         return list({id(one): one for one in every if isinstance(one, Tensor)}.values())
 
@@ -123,11 +123,11 @@ class Batch:
         return self.each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin(self) -> Batch:
-        """The same batch in memory that a GPU can read while we go on."""
+        """The same batch in pinned memory, which a GPU reads asynchronously."""
         return self.each(lambda tensor: tensor.pin_memory())
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The same batch with every tensor changed; those that are shared stay so."""
+        """The same batch with every tensor changed; shared tensors stay shared."""
         changed = {id(tensor): change(tensor) for tensor in self.tensors}
         fields = {name: changed[id(tensor)] for name, tensor in self.fields.items()}
         sizes = {
@@ -136,12 +136,12 @@ class Batch:
         return replace(self, fields=fields, sizes=sizes)
 
     def unlabelled(self) -> Batch:
-        """The same batch without a label: it makes its passes, and counts for nothing."""
+        """The same batch without labels: the model computes it, but it contributes nothing."""
         nothing = torch.nan if self.labels.is_floating_point() else IGNORED
         fields = {**self.fields, "labels": torch.full_like(self.labels, nothing)}
         return replace(self, fields=fields, tokens=0)
 
 
 def counted(labels: Tensor) -> Tensor:
-    """Where something is to be predicted."""
+    """A mask of the labels to be predicted."""
     return ~labels.isnan() if labels.is_floating_point() else labels != IGNORED

@@ -1,7 +1,7 @@
-"""Checksums of a large file's blocks, so that damage is found where it is read, when it is first read.
+"""Checksums of a large file's blocks, so that damage is found when a block is first read.
 
-Each block has its CRC-32, which notices every flipped bit and every run of up to 32 of them; the file as a
-whole has its SHA-256 elsewhere. Knows nothing about what the bytes mean.
+Each block has its CRC-32, which detects every flipped bit and every burst of up to 32 of them; the SHA-256 of
+the whole file is stored elsewhere. Knows nothing about what the bytes mean.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from clearhead.data.ragged import Integers
 
-BLOCK = 256 << 10  # bytes; one row read at random costs no more than this once
+BLOCK = 256 << 10  # bytes; reading one row at random checks no more than this, once
 _DIGITS = 8  # of a block's checksum in hexadecimal
 
 
@@ -25,7 +25,7 @@ class BlockSums:
         self._sum = self._filled = 0
 
     def update(self, data: bytes) -> None:
-        """Take in what is written next."""
+        """Add the next bytes written."""
         view = memoryview(data)
         while len(view):
             part = view[: BLOCK - self._filled]
@@ -36,7 +36,7 @@ class BlockSums:
                 self._close()
 
     def finish(self) -> str:
-        """All checksums in a row."""
+        """All checksums, concatenated."""
         if self._filled:
             self._close()
         return "".join(self._done)
@@ -47,10 +47,10 @@ class BlockSums:
 
 
 class CheckedBlocks:
-    """A file that is being read, of which each block is compared with its checksum once.
+    """A file that is being read; each block is compared with its checksum once.
 
-    `read(size, place)` fetches bytes; `wrong()` makes the error that is raised for a block that differs.
-    Threads may ask at once: at worst a block is compared twice.
+    `read(size, place)` fetches bytes; `wrong()` creates the error to raise for a block that differs.
+    Threads may call this concurrently: at worst a block is compared twice.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class CheckedBlocks:
         self.done = blocks == 0  # nothing is left to compare
 
     def check(self, begins: Integers, ends: Integers) -> None:
-        """Raise if a byte of these spans, from `begins` up to before `ends`, is not what was written."""
+        """Raise if any byte of these spans, from `begins` up to but excluding `ends`, has changed."""
         some = ends > begins
         first, last = begins[some] // BLOCK, (ends[some] - 1) // BLOCK
         wanted = np.zeros(len(self._known), bool)

@@ -1,7 +1,7 @@
 """Which column is the text and which the answer, in a file or data set that has several.
 
-A column is given by its name or number, or else found by the names people use, or else by its place. Values
-become text here too, with a sentence for what is none. Knows nothing about files.
+A column is given by its name or number, or else found by common names, or else by its position. Values
+become text here too, with a message for those that cannot. Knows nothing about files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from clearhead.base.errors import UserError, counted
 from clearhead.data.config import CorpusConfig
 
-_NUMBERING = {"id", "idx", "index", "guid", "no", "nr", "#"}  # never the text, unless asked for by name
+_NUMBERING = {"id", "idx", "index", "guid", "no", "nr", "#"}  # never the text, unless requested by name
 _NO_BREAK = {ord(space): None for space in "\u00a0\u2007\u202f"}  # inside a word, as in 10\u202f000
 _LANGUAGES = frozenset(
     """
@@ -26,36 +26,36 @@ _LANGUAGES = frozenset(
 
 
 class Row(NamedTuple):
-    """One example as text, and the line it came from: what is read (one text, or two), and the answer.
+    """One example as text, and the line it came from: the input (one text, or two), and the answer.
 
     The answer is a text, the name of a class, a tag for each word (both separated by spaces), or a number.
-    A long text, or a document, that is learned whole is a target without a source.
+    A long text or document from which a model learns every token is a target without a source.
     """
 
     source: str
     target: str
     line: int  # from 1, in the file it was read from
-    second: str | None = None  # where two texts are read together
+    second: str | None = None  # if two texts are read together
 
     @property
     def texts(self) -> str:
-        """All that is read, as one text, for what only counts or compares."""
+        """The whole input as one text, for counting or comparing."""
         return self.source if self.second is None else f"{self.source}\n{self.second}"
 
     @property
     def pair(self) -> tuple[str | tuple[str, str], str]:
-        """What is read, and the answer."""
+        """The input, and the answer."""
         return (self.source if self.second is None else (self.source, self.second)), self.target
 
 
 @dataclass(frozen=True)
 class Columns:
-    """How the rows of a task are found in files: which columns, and what stands in them.
+    """How the rows of a task are found in files: which columns, and what they contain.
 
-    Names tell a column's part, best first; where there is none for sources, the text is all there is.
+    Column names are listed best first; if there are none for sources, rows have only a text.
     """
 
-    task: str = ""  # as messages and stores call it
+    task: str = ""  # its name in messages and stores
     sources: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     target: Literal["text", "class", "tags", "number"] = "text"
@@ -63,11 +63,11 @@ class Columns:
     languages: bool = False  # columns may be named after languages
     pairs: bool = False  # two texts may be read together
     music: bool = False  # rows are pieces of music, from MIDI files or chorales in JSON
-    pictures: bool = False  # what is read are pictures, and no texts
-    mixed: bool = False  # corpora say themselves what their targets are, all of which are written as text
+    pictures: bool = False  # the inputs are pictures, not texts
+    mixed: bool = False  # each corpus declares its kind of targets, all of which are written as text
 
     def of(self, corpus: CorpusConfig) -> Columns:
-        """Those of one corpus, where each may have its own."""
+        """Those of one corpus, if each may have its own."""
         if not self.mixed:
             if corpus.answer != "text":
                 raise UserError(
@@ -80,7 +80,7 @@ class Columns:
 
     @property
     def is_stream(self) -> bool:
-        """Is a target all there is: a long text, or documents?"""
+        """Is there only a target: a long text, or documents?"""
         return not self.sources
 
     @property
@@ -90,20 +90,20 @@ class Columns:
 
     @property
     def has_texts(self) -> bool:
-        """Do a source and a target belong together that are both texts?"""
+        """Are both the source and the target texts?"""
         return self.writes and not self.is_stream
 
     @property
     def has_labels(self) -> bool:
-        """Are answers names of which there are few?"""
+        """Are answers a small set of names?"""
         return self.target in ("class", "tags")
 
 
-NO_COLUMNS = Columns()  # of an encoding that is asked about ids alone
+NO_COLUMNS = Columns()  # of an encoding that is asked only about ids
 
 
 class Pick(NamedTuple):
-    """Where the texts of a row stand, counted from 0; a stream has a target alone."""
+    """The columns of a row's texts, counted from 0; a stream has only a target."""
 
     source: int | None
     target: int
@@ -116,15 +116,15 @@ class Pick(NamedTuple):
 
     @property
     def places(self) -> tuple[int | None, ...]:
-        """The columns of the source, the target and, where there is one, the second text."""
+        """The columns of the source, the target and, if there is one, the second text."""
         return self[:2] if self.second is None else self
 
 
 def looks_like_header(cells: Sequence[str], corpus: CorpusConfig, columns: Columns) -> bool:
     """Whether the first line of a table names its columns.
 
-    It does if a column was asked for by name, if both parts have a name we know, if one of two columns has,
-    or if all columns are named after languages.
+    It does if a column was requested by name, if both the text and the answer have a known name, if one of
+    two columns has, or if all columns are named after languages.
 
     >>> reviews = Columns(sources=("sentence", "text"), targets=("label",))
     >>> looks_like_header(["sentence", "label"], CorpusConfig(file="reviews.tsv"), reviews)
@@ -147,7 +147,7 @@ def looks_like_header(cells: Sequence[str], corpus: CorpusConfig, columns: Colum
 
 
 def pick_columns(names: Sequence[str], corpus: CorpusConfig, columns: Columns, where: str) -> Pick:
-    """Choose the columns of a row by their names, which are all empty where columns have none."""
+    """Choose the columns of a row by their names, which are all empty if columns have none."""
     if columns.is_stream:
         return Pick(None, _pick_text(names, corpus, columns, where))
     if len(names) < 2:
@@ -175,14 +175,14 @@ def pick_columns(names: Sequence[str], corpus: CorpusConfig, columns: Columns, w
 
 
 def row_of(values: Sequence[Any], columns: Columns, where: str, line: int) -> Row:
-    """A row from the values of a record: its source, its target, and its second text where it has one."""
+    """A row from the values of a record: its source, its target, and its second text if it has one."""
     source, target, *second = values
     texts = [None if one is None else whole(text_of(one, columns, False, where)) for one in (source, *second)]
     return Row(texts[0] or "", whole(text_of(target, columns, True, where)), line, *texts[1:])
 
 
 def text_of(value: Any, columns: Columns, answer: bool, where: str) -> str:
-    """A value as text: a string, nothing, a list of words or tags, or a class or an answer in numbers."""
+    """A value as text: a string, None, a list of words or tags, or a class or an answer as a number."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -202,7 +202,7 @@ def text_of(value: Any, columns: Columns, answer: bool, where: str) -> str:
 
 
 def whole(text: str) -> str:
-    """The text without halves of characters, which JSON's escapes can write and UTF-8 cannot."""
+    """The text without lone surrogates, which JSON's escapes can write and UTF-8 cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -211,7 +211,7 @@ def whole(text: str) -> str:
 
 
 def paths_of(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The columns of a record; those inside a table, as in {"translation": {"en": …}}, count singly.
+    """The columns of a record; each one inside a table, as in {"translation": {"en": …}}, counts separately.
 
     >>> paths_of({"id": 1, "translation": {"en": "yes", "fr": "oui"}})
     [('id',), ('translation', 'en'), ('translation', 'fr')]
@@ -239,7 +239,7 @@ def at_path(record: Any, path: tuple[str, ...], where: str) -> Any:
 
 
 def asked(corpus: CorpusConfig) -> list[str]:
-    """The columns that somebody named."""
+    """The columns that were requested."""
     named = (corpus.source_column, corpus.second_column, corpus.target_column)
     return [column for column in named if column is not None]
 
@@ -260,7 +260,7 @@ def _pick_text(names: Sequence[str], corpus: CorpusConfig, columns: Columns, whe
 
 
 def find_column(column: str, names: Sequence[str], where: str) -> int:
-    """The place of a column given by its name, its last name ("fr" of "translation.fr") or its number."""
+    """The index of a column given by its name, its last name ("fr" of "translation.fr") or its number."""
     for shown in ([*names], [_plain(name) for name in names], [name.rpartition(".")[2] for name in names]):
         for wanted in (column, _plain(column)):
             if wanted in shown:

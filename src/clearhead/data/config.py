@@ -67,7 +67,7 @@ class CorpusConfig(Config):
             )
 
     def own(self, files: OwnFilesConfig) -> CorpusConfig:
-        """A validation or test set of its own, read like this corpus."""
+        """This corpus's own validation or test set, read like the corpus itself."""
         plain = self.to_dict() | {"hub": None, "validation": None, "test": None, "weight": None}
         return CorpusConfig.from_dict(plain | files.to_dict())
 
@@ -80,9 +80,9 @@ class SplitConfig(Config):
     examples is a pure function of the texts and the seed. Examples that share a source stay on one side, and
     no training example shares a target with a held-out one (for sequence-to-sequence tasks).
 
-    A plain text for `generate` always gives up its end, whatever `how` says: training text, then test text,
+    A plain text for `generate` is always split in order, whatever `how` says: training text, then test text,
     then validation text. There a share counts characters, cut to the character: `validation=0.1, test=0` is
-    the customary split of tiny Shakespeare.
+    the usual split of tiny Shakespeare.
     """
 
     _noun: ClassVar[str] = "split"
@@ -182,7 +182,7 @@ class DataConfig(Config):
         return found if whole is None else (whole,)
 
     def weights(self, counts: Sequence[int]) -> list[float | None]:
-        """The share of each corpus in an epoch, given how many examples each has; None: each of them once.
+        """The share of each corpus in an epoch, given the number of its examples; None: each example once.
 
         >>> two = DataConfig(train=(CorpusConfig(file="a"), CorpusConfig(file="b")), temperature=2.0)
         >>> two.weights([100, 400])
@@ -199,7 +199,7 @@ class DataConfig(Config):
 
 
 def columns_named(sources: Sequence[str], target: str | None) -> dict[str, str]:
-    """The columns that were asked for, as a corpus names them: of one text, or of two read together."""
+    """The requested columns, as settings of a corpus: for one text, or for two read together."""
     if len(sources) > 2:
         raise UserError("--source-column takes one column, or two whose texts are read together.")
     named = dict(zip(("source_column", "second_column"), sources, strict=False))

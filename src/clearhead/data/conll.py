@@ -1,7 +1,7 @@
-"""Files with a word a line, its tags in columns beside it, and a blank line behind each sentence (CoNLL).
+"""Files with one word per line, its tags in columns, and a blank line after each sentence (CoNLL).
 
 `.conllu` files follow Universal Dependencies: ten named columns, comments, and lines for several words or
-none, which are left out. In all others the word comes first and, unless a column is asked for, its tag last.
+none, which are skipped. In all others the word comes first and its tag last, unless a column is requested.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from clearhead.data.config import CorpusConfig
 from clearhead.data.lines import OnRead, read_lines, without_gz
 
 UNIVERSAL = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-DOCUMENT = "-DOCSTART-"  # a line of CoNLL-2003 that is no word
+DOCUMENT = "-DOCSTART-"  # a line of CoNLL-2003 that is not a word
 
 Cells = tuple[int, list[str]]  # a line number and the cells found there
 
 
 def read_conll(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) -> Iterator[Row]:
-    """A row for each sentence, whose line is that of its first word."""
+    """A row for each sentence, with the line number of its first word."""
     path = corpus.file
     assert path is not None
     if columns.target != "tags":

@@ -1,8 +1,8 @@
 """What an example is: from rows of text to columns of a store, and from those to the tensors of a batch.
 
-An `Encoding` is one kind of example; the kinds are in `encodings`. `tokenise` writes a corpus by one of them,
-with what was left out counted by reason. Lengths in `FilterConfig` count what the model sees, so `stop` or
-`start` is included. Knows nothing about files, models or losses.
+An `Encoding` is one kind of example; the kinds are in `encodings`. `tokenise` writes a corpus with one of
+them and counts what was left out, by reason. Lengths in `FilterConfig` count what the model sees, so `stop`
+or `start` is included. Knows nothing about files, models or losses.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Specials(NamedTuple):
     pad: int
     start: int
     stop: int
-    source_pad: int = 0  # where the source has a vocabulary of its own
-    marks: Marks | None = None  # where tokens can be hidden
+    source_pad: int = 0  # if the source has a separate vocabulary
+    marks: Marks | None = None  # if tokens can be hidden
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, source: Tokenizer | None = None) -> Specials:
@@ -57,7 +57,7 @@ class Specials(NamedTuple):
 
 
 class Tokenizers(NamedTuple):
-    """The tokenizers of the two sides; often one and the same."""
+    """The tokenizers of the two sides; often the same one."""
 
     source: Tokenizer
     target: Tokenizer
@@ -72,16 +72,16 @@ class Tokenizers(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoding(ABC):
-    """One kind of example. It says what stands around texts, which is stored with the trained model.
+    """One kind of example. It defines the framing of texts, which is stored with the trained model.
 
-    `two`: two texts are read together, where `columns.pairs` allows it. `given`: what stands around sources
-    of the model that a run starts from, which has learned to expect it; None: our own convention.
+    `two`: two texts are read together, if `columns.pairs` allows it. `given`: the framing of sources in the
+    model that a run starts from, which has learned to expect it; None: our own convention.
     """
 
     columns: Columns = NO_COLUMNS
     two: bool = False
     given: Framing | None = None
-    chunks: ClassVar[Callable[..., ExamplesOf] | None] = None  # where rows of stores are no examples
+    chunks: ClassVar[Callable[..., ExamplesOf] | None] = None  # if rows of stores are not examples
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ class Encoding(ABC):
 
     @abstractmethod
     def framings(self, tokenizers: Tokenizers, documents: bool = True) -> Framings:
-        """What stands around the texts. `documents`: each row of a stream is a text of its own."""
+        """The framing of the texts. `documents`: each row of a stream is a separate text."""
 
     def ranges(self, tokenizers: Tokenizers, labels: Sequence[str] = ()) -> dict[str, int | None]:
         """How many different whole numbers each column of a store may hold; None: it holds floats."""
@@ -99,17 +99,17 @@ class Encoding(ABC):
 
     @abstractmethod
     def encode(self, rows: Sequence[Row], by: Encoder) -> dict[str, Ragged]:
-        """The columns of some rows, less those that are left out."""
+        """The columns of some rows, without those that are filtered out."""
 
     @abstractmethod
     def sizes(self, lengths: Mapping[str, Integers], draw: Draw | None = None) -> Sizes:
-        """The places each example takes in a batch, by the lengths of its columns.
+        """The positions each example takes in a batch, by the lengths of its columns.
 
-        What chance has a part in is drawn by `draw`. None: the most places that may be drawn.
+        `draw` draws whatever is random. None: the largest sizes that can be drawn.
         """
 
     def plain(self) -> Encoding:
-        """The same without what makes training examples differ from epoch to epoch, for validation."""
+        """The same without what makes training examples vary between epochs, for validation."""
         return self
 
     @abstractmethod
@@ -120,22 +120,22 @@ class Encoding(ABC):
 
 
 class ExamplesOf(Protocol):
-    """The examples of several stores, counted as if they were one: how many, how long, and each of them."""
+    """The examples of several stores, numbered as if they were one: how many, how long, and each of them."""
 
     def counts(self, epoch: int) -> list[int]:
-        """How many examples each store gives."""
+        """How many examples each store has."""
 
     def sizes(self, epoch: int) -> Sizes:
-        """The places that each takes."""
+        """The positions that each takes."""
 
     def buckets(self, config: BatchConfig) -> Buckets:
-        """A few shapes that hold them all."""
+        """A few shapes that fit all of them."""
 
     def packing(self, config: BatchConfig) -> Packing:
-        """The one shape that packed batches have."""
+        """The one shape of packed batches."""
 
     def gather(self, indices: Integers, epoch: int) -> Examples:
-        """The columns of some examples, whose numbers must rise."""
+        """The columns of some examples, whose numbers must be ascending."""
 
 
 @dataclass
@@ -173,15 +173,15 @@ class Dropped:
 
 
 class Answers(NamedTuple):
-    """What is known of a corpus's answers: the names of its labels in their order, or its numbers."""
+    """What is known about a corpus's answers: the names of its labels in order, or its numbers."""
 
     labels: tuple[str, ...] = ()
     numbers: Numbers | None = None
-    columns: tuple[int, ...] = ()  # where words have several tags: how many labels each column has
+    columns: tuple[int, ...] = ()  # if words have several tags: how many labels each column has
 
 
 class Encoder:
-    """What encodings encode a corpus with: tokenizers with a memory, the filter, and the answers."""
+    """What encodings need to encode a corpus: tokenizers with a memory, the filter, and the answers."""
 
     def __init__(
         self,
@@ -202,10 +202,10 @@ class Encoder:
         self.documents = documents
         self.specials = tokenizers.specials()
         self.framing = encoding.framings(tokenizers, documents).source
-        self.began = False  # of a long text: it has had its start
+        self.began = False  # for a long text: its start symbol has been written
         self.dropped = Dropped()
         self._numbers = {name: number for number, name in enumerate(self.answers.labels)}
-        self._to_cut: NDArray[np.bool_] | None = None  # rows of this chunk that are shortened
+        self._to_cut: NDArray[np.bool_] | None = None  # rows of this chunk that are truncated
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Ragged]:
         self._to_cut = None
@@ -226,7 +226,7 @@ class Encoder:
         return found
 
     def cut(self, source: Ragged) -> Ragged:
-        """Sources shortened where the filter says so, leaving room for what stands around them."""
+        """Truncate sources if the filter says so, leaving space for the framing."""
         if self.filter is None or self.filter.too_long != "cut":
             return source
         longer = source.lengths + self.framing.extra > self.filter.source_tokens
@@ -234,20 +234,20 @@ class Encoder:
         return self.shortened(source)
 
     def shortened(self, rows: Ragged) -> Ragged:
-        """Rows no longer than sources may be, where the filter cuts."""
+        """Truncate rows to the longest source allowed, if the filter truncates."""
         if self.filter is None or self.filter.too_long != "cut":
             return rows
         return rows.cut(self.filter.source_tokens - self.framing.extra)
 
     def too_long(self, source: Integers, target: Integers | None = None) -> Reasons:
-        """What the filter says of lengths on both sides, what stands around the texts included."""
+        """Check the lengths on both sides against the filter, framing included."""
         if self.filter is None:
             return []
         found = [("source_too_long", source > self.filter.source_tokens)]
         return found if target is None else [*found, ("target_too_long", target > self.filter.target_tokens)]
 
     def keep(self, count: int, reasons: Reasons) -> NDArray[np.bool_]:
-        """The rows that no reason speaks against; a row counts for the first reason that does."""
+        """The rows without a reason to leave them out; a row counts for its first reason."""
         keep = np.ones(count, bool)
         found: Counter[str] = Counter()
         for reason, bad in reasons:
@@ -261,10 +261,10 @@ class Encoder:
 
 
 class Rows(Protocol):
-    """Where encoded rows go: a store, or whoever looks at them."""
+    """Where encoded rows go: a store, or code that inspects them."""
 
     def add(self, **columns: Ragged) -> None:
-        """Take some rows, as many in every column."""
+        """Add some rows, the same number in every column."""
 
 
 def tokenise(
@@ -272,7 +272,7 @@ def tokenise(
 ) -> Dropped:
     """Encode rows, leave out what the filter refuses, and write the rest.
 
-    Without a filter only rows that have nothing in them are left out.
+    Without a filter, only empty rows are left out.
     """
     with progress(title, total, "examples") as bar:
         for chunk in _chunks(rows):
@@ -284,9 +284,9 @@ def tokenise(
 
 
 def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
-    """The pieces of each word of a text that is given as words; no word is without a piece.
+    """The pieces of each word of a pretokenised text; every word has at least one piece.
 
-    Every word but the first is encoded with the space before it, as it would stand in running text.
+    Every word but the first is encoded with the space before it, as in running text.
 
     >>> encode_words(Tokenizer.words("the cat"), ["the", "dog"])
     [[4], [3]]
@@ -296,7 +296,7 @@ def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
 
 
 def special(tokenizer: Tokenizer, role: str) -> int:
-    """A tokenizer's symbol; a sentence where it has none."""
+    """A tokenizer's special token; raises a UserError if it has none."""
     found: Any = getattr(tokenizer, role)
     if found is None:
         raise UserError(f"This tokenizer has no '{role}' token, which the task needs: add one to it.")
@@ -304,7 +304,7 @@ def special(tokenizer: Tokenizer, role: str) -> int:
 
 
 def stand_in(tokenizer: Tokenizer) -> int:
-    """What stands for a word of which tokenising leaves nothing, so that its tag has a place."""
+    """The token for a word that tokenises to nothing, so that its tag has a position."""
     return tokenizer.unknown if tokenizer.unknown is not None else special(tokenizer, "stop")
 
 
@@ -315,6 +315,6 @@ def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _some(names: Iterable[str]) -> str:
-    """A few names, and whether there are more."""
+    """A few names, and how many more there are."""
     every = [f"'{name}'" for name in names]
     return ", ".join(every[:8]) + (f" and {len(every) - 8} more" if len(every) > 8 else "")

@@ -50,7 +50,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Answers that are numbers; a model learns them less their mean, in units of their deviation."""
+    """Answers that are numbers; a model learns them standardised by their mean and deviation."""
 
     mean: float
     deviation: float
@@ -64,11 +64,11 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much of a validation or test file occurs in training, too."""
+    """How much of a validation or test file also occurs in training."""
 
     rows: int  # of the file
-    examples: int  # of them whose whole example does
-    sources: int  # of them whose source does, apart from case and punctuation
+    examples: int  # of them, those whose whole example occurs
+    sources: int  # of them, those whose source occurs, ignoring case and punctuation
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,16 +81,16 @@ class Part:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Survey:
-    """Everything known about the text of a run before it is turned into tokens."""
+    """Everything known about the text of a run before tokenising."""
 
     columns: Columns
-    train: tuple[Part, ...]  # the training corpora; validation and test rows may have been taken from them
+    train: tuple[Part, ...]  # the training corpora; validation and test rows may have been split off them
     held: Mapping[int, tuple[Part, ...]]  # files given for VALIDATION and TEST
     source: Lengths  # of training rows
     target: Lengths
     distinct_sources: int  # among training rows
     labels: Mapping[str, int]  # classes or tags in their order, with their counts in the training corpora
-    numbers: Numbers | None  # where the answers are such, of training rows
+    numbers: Numbers | None  # of training rows, if the answers are numbers
     overlaps: Mapping[int, Overlap]  # for files given for VALIDATION and TEST
     targets_apart: bool  # False: targets repeat so often that held-out ones occur in training
 
@@ -99,14 +99,14 @@ class Survey:
         return sum(part.fates.count(fate) for part in self._parts())
 
     def rows(self, fate: int) -> Iterator[Row]:
-        """The rows of a fate, read again from wherever they are."""
+        """The rows with a fate, read again from their files."""
         for part in self._parts():
             if part.fates.count(fate):
                 yield from rows_with_fate(part.corpus, self.columns, part.fates, fate)
 
     @property
     def tag_columns(self) -> tuple[int, ...]:
-        """Where words have several tags: how many labels each column has."""
+        """If words have several tags: how many labels each column has."""
         several = self.columns.target == "tags" and columns_asked(self.train[0].corpus)
         return column_sizes(self.labels) if several else ()
 
@@ -129,7 +129,7 @@ class Survey:
         }
 
     def report(self) -> list[str]:
-        """The findings as sentences, one a line."""
+        """The findings as sentences, one per line."""
         noun = self.columns.noun
         read = ", ".join(f"{len(part.fates):,} {noun} from {name_of(part.corpus)}" for part in self.train)
         lines = [f"Read {read}."]

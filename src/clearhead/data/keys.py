@@ -1,7 +1,7 @@
-"""Texts as 64-bit numbers: what is the same, what is nearly the same, and an order drawn by a seed.
+"""Texts as 64-bit numbers: exact duplicates, near duplicates, and a random order that depends on a seed.
 
 Ten million texts are ten million numbers, 80 MB, where a set of Python strings would fill a machine. Two
-different texts get the same number about once in 10^19 pairs. The numbers are the same everywhere, for ever.
+different texts get the same number about once in 10^19 pairs. The numbers never change, on any machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Keys = NDArray[np.uint64]
 
 _SPACE = 32
 _LINE_END = 10
-_TABLE_SIZE = 0x20000  # all letters in use lie below; what lies above is kept as it is
+_TABLE_SIZE = 0x20000  # all letters in use are below; anything above is kept
 _PARTS = 16  # sorting a sixteenth at a time keeps the copies small
 _STEP = 1 << 20
 
@@ -32,7 +32,7 @@ def plain_forms(texts: Sequence[str]) -> list[str]:
     """What texts that differ only in case, punctuation and spacing have in common.
 
     Letters, digits and the marks on them are kept, in lower case; every run of anything else is one space.
-    A text of nothing else stands for itself.
+    A text with nothing to keep is returned unchanged.
 
     >>> plain_forms(["Don't stop!", "DON’T  STOP", "?!"])
     ['don t stop', 'don t stop', '?!']
@@ -40,7 +40,7 @@ def plain_forms(texts: Sequence[str]) -> list[str]:
     if not texts:
         return []
     joined = "\n".join(texts)
-    if joined.count("\n") != len(texts) - 1:  # line ends inside: they are not to count as ours
+    if joined.count("\n") != len(texts) - 1:  # line ends inside a text must not count as our separators
         joined = "\n".join([text.replace("\n", " ") for text in texts])
     # all texts at once, as an array of code points: many times faster than a regular expression on each
     points = np.frombuffer(joined.casefold().encode("utf-32-le"), dtype=np.uint32)
@@ -57,7 +57,7 @@ def plain_forms(texts: Sequence[str]) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _table() -> NDArray[np.uint32]:
-    """What becomes of each code point: itself, or a space."""
+    """The replacement of each code point: itself, or a space."""
     table = np.full(_TABLE_SIZE, _SPACE, dtype=np.uint32)
     for point in range(_TABLE_SIZE):
         character = chr(point)
@@ -68,10 +68,10 @@ def _table() -> NDArray[np.uint32]:
 
 
 def drawn_order(keys: Keys, seed: int) -> Keys:
-    """A number for each key that puts them into an order of the seed's own; equal keys get equal ones."""
+    """A number for each key: sorting by it gives a random order; equal keys get equal numbers."""
     start = int.from_bytes(blake2b(f"split {seed}".encode(), digest_size=8).digest(), "little")
     mixed = keys ^ np.uint64(start)
-    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is intended
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             mixed ^= mixed >> np.uint64(shift)
             mixed *= np.uint64(factor)

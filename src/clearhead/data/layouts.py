@@ -16,7 +16,7 @@ from clearhead.data.packing import Packing, offsets
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:
-    """Two smaller batches with the same rows, for when memory does not suffice for all at once."""
+    """Two smaller batches with the same rows, for when all at once do not fit in memory."""
     if batch.rows < 2:
         raise UserError(
             "Not even one example fits into memory: remove the longest ones (data.filter), or use a "
@@ -33,7 +33,7 @@ def pack_batch(batch: Batch) -> Batch:
     plain = {id(sizes): _plain(sizes)[: batch.rows] for sizes in batch.sizes.values()}
     sizes = {name: plain[id(lengths)] for name, lengths in batch.sizes.items()}
     fields = {name: tensor[: batch.rows] for name, tensor in batch.fields.items()}
-    inside: dict[tuple[int, int], Tensor] = {}  # found once for the fields that stand beside each other
+    inside: dict[tuple[int, int], Tensor] = {}  # computed once for fields that are aligned
     for name, lengths in batch.sizes.items():
         kind = id(lengths), fields[name].shape[1]
         if kind not in inside:
@@ -43,18 +43,18 @@ def pack_batch(batch: Batch) -> Batch:
     return replace(batch, fields=fields, sizes=sizes)
 
 
-REAL = "real"  # the field that says how many tokens of the source and of the target are no filler
+REAL = "real"  # the field that counts the tokens of source and target that are not filler
 
 
 def pack_into(batch: Batch, packing: Packing) -> Batch:
-    """The real tokens end to end in a fixed shape; what is left of it is filler without labels."""
+    """The real tokens end to end in a fixed shape; the rest of it is filler without labels."""
     flat = pack_batch(batch)
     source, target = (_plain(flat.sizes.get(name, ())) for name in ("source", "inputs"))
     found = packing.lengths(list(source), list(target))
     if found is None:
         packing = packing.roomiest
         found = packing.lengths(list(source), list(target))
-    assert found is not None  # so many sequences are never planned
+    assert found is not None  # the plan never has this many sequences
     bounds = [torch.tensor(offsets(lengths), dtype=torch.int32) for lengths in found]
     sizes = {name: bounds[0 if name == "source" else 1] for name in flat.sizes}
     fields = {}
@@ -72,7 +72,7 @@ def pack_into(batch: Batch, packing: Packing) -> Batch:
 
 
 def without_filler(batch: Batch) -> Batch:
-    """Without the filler of a fixed shape: packed, with plain lengths."""
+    """Remove the filler of a fixed shape: packed, with plain lengths."""
     if batch.packing is None:
         return batch
     plain = {
@@ -88,7 +88,7 @@ def without_filler(batch: Batch) -> Batch:
 
 
 def _part(batch: Batch, begin: int, end: int) -> Batch:
-    """Rows `begin` to `end`, in the layout they have."""
+    """Rows `begin` to `end`, in their layout."""
     sizes = {id(lengths): lengths[begin:end] for lengths in batch.sizes.values()}
     fields = {}
     for name, tensor in batch.fields.items():

@@ -1,9 +1,9 @@
-"""How long targets get, by the length of their sources: the bound of a text that is being written.
+"""How long targets get, by the length of their sources: limits the length of generated text.
 
-A model that writes on and on has lost its thread, and a beam may not end before it is sure that no longer
-text could win. What training has seen bounds both better than any fixed rule: a translation has about the
-length of its source, a subject line a few words whatever the mail. Counts only; knows nothing about how texts
-are written.
+A model that never stops writing has lost its thread, and a beam may not end before it is sure that no longer
+text could win. The lengths seen in training bound both better than any fixed rule: a translation is about as
+long as its source, a subject line has a few words whatever the mail. Only counts; knows nothing about
+generation.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 from clearhead.base.errors import UserError
 from clearhead.data.ragged import Integers
 
-SHARE = 0.999  # of the targets: the few longest are often no true pairs
-MARGIN, SPARE = 1.15, 3  # and what a text may have beyond them, as a factor and in tokens
-ENOUGH = 200  # pairs from which a length can be told; fewer look at longer sources as well
-STEPS = 4  # of source lengths, from any to its double
+SHARE = 0.999  # of the targets: the few longest are often not true pairs
+MARGIN, SPARE = 1.15, 3  # how far a text may exceed them, as a factor and in tokens
+ENOUGH = 200  # pairs needed to estimate a length; with fewer, longer sources are included
+STEPS = 4  # source-length buckets, from any length to its double
 _AT_A_TIME = 2**20
 
 
@@ -39,7 +39,7 @@ class LengthLimits:
     limits: tuple[int, ...]
 
     def at(self, size: int) -> int:
-        """How many tokens may be written for a source of `size`; beyond what was seen, in proportion."""
+        """How many tokens may be written for a source of `size`; in proportion beyond the sizes seen."""
         place = bisect_left(self.sizes, size)
         if place < len(self.sizes):
             return self.limits[place]
@@ -47,8 +47,8 @@ class LengthLimits:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[Integers, Integers]]) -> Self | None:
-        """From the lengths of sources and of targets (rows,), of several corpora; None: there are none."""
-        counts: list[Integers] = []  # of each step of source lengths: how many targets have 0, 1, 2… tokens
+        """From the lengths of sources and targets (rows,) of several corpora; None: there are none."""
+        counts: list[Integers] = []  # per bucket of source lengths: how many targets have 0, 1, 2… tokens
         for sources, targets in pairs:
             for begin in range(0, len(sources), _AT_A_TIME):
                 part = slice(begin, begin + _AT_A_TIME)
@@ -64,7 +64,7 @@ class LengthLimits:
         return cls(tuple(sizes), tuple(limits))
 
     def to_list(self) -> list[list[int]]:
-        """As it stands in a bundle's metadata."""
+        """The form stored in a bundle's metadata."""
         return [list(one) for one in zip(self.sizes, self.limits, strict=True)]
 
     @classmethod
@@ -88,7 +88,7 @@ class LengthLimits:
 
 
 def _size(step: int) -> int:
-    """The longest source of a step: … 8, 9, 11, 13, 16, 19, 22, 26, 32 …"""
+    """The longest source of a bucket: … 8, 9, 11, 13, 16, 19, 22, 26, 32 …"""
     return math.floor(2 ** (step / STEPS) + 1e-9)
 
 
@@ -108,7 +108,7 @@ def _count(counts: list[Integers], sources: Integers, targets: Integers) -> None
 
 
 def _length(counts: list[Integers]) -> int:
-    """The length that all but the longest targets keep to, of the first steps that have enough of them."""
+    """The length that all but the longest targets keep to, in the first buckets with enough of them."""
     total = np.zeros(max(len(one) for one in counts), np.int64)
     for own in counts:
         total[: len(own)] += own

@@ -1,8 +1,7 @@
-"""Files of text as lines: plain or gzipped, UTF-8 only, with sentences for whatever is wrong with them.
+"""Text files as lines: plain or gzipped, UTF-8 only, with a message for anything wrong with them.
 
-A line ends with "\\n" (or "\\r\\n", which becomes "\\n") and with nothing else: the other characters that
-Unicode calls line ends occur inside sentences, and would push two aligned files apart. Knows nothing about
-columns or tasks.
+Only "\\n" ends a line (or "\\r\\n", which becomes "\\n"): the other characters that Unicode calls line ends
+occur inside sentences, and would misalign two parallel files. Knows nothing about columns or tasks.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from typing import BinaryIO
 
 from clearhead.base.errors import UserError
 
-OnRead = Callable[[float], None]  # told how many megabytes of the file were read since the last call
+OnRead = Callable[[float], None]  # called with the megabytes of the file read since the last call
 
 _BLOCK = 1 << 20
 GZIP = b"\x1f\x8b"
 UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_OTHER_FORMS = {  # first bytes of what people hand over by mistake, and what to do about it
+_OTHER_FORMS = {  # first bytes of files passed by mistake, and what to do about it
     b"PK\x03\x04": "a zip archive or an office document: unpack it, or save it as CSV",
     b"BZh": "compressed with bzip2: unpack it, or compress it with gzip instead",
     b"\xfd7zXZ\x00": "compressed with xz: unpack it, or compress it with gzip instead",
@@ -48,7 +47,7 @@ def read_lines(path: str | Path, on_read: OnRead | None = None) -> Iterator[str]
 
 
 def check_file(path: str | Path) -> None:
-    """Refuse what is not a readable file with something in it."""
+    """Refuse anything but a readable file that is not empty."""
     with _opened(path):
         pass
 
@@ -62,25 +61,25 @@ def megabytes(path: str | Path) -> float:
 
 
 def without_gz(path: str | Path) -> str:
-    """The ending that tells a file's form, in lower case: ".tsv" for "pairs.TSV.gz"."""
+    """The suffix that determines a file's format, in lower case: ".tsv" for "pairs.TSV.gz"."""
     plain = Path(path)
     return (plain.with_suffix("") if plain.suffix.lower() == ".gz" else plain).suffix.lower()
 
 
 def _whole_lines(path: str | Path, on_read: OnRead | None) -> Iterator[bytes]:
-    """Blocks of bytes that end where lines end, without the mark that some editors put first."""
+    """Blocks of bytes that end at line ends, without a byte-order mark."""
     with _opened(path) as raw:
         zipped = raw.read(2) == GZIP
         raw.seek(0)
         file = gzip.GzipFile(fileobj=raw) if zipped else raw
         first, told = True, 0
-        held: list[bytes] = []  # the pieces of a line that goes on in the next block
+        held: list[bytes] = []  # the pieces of a line that continues in the next block
         while block := _read(file, path):
             if first:
                 first = False
                 block = _check_start(block, path)
                 if not block:
-                    continue  # nothing but the mark
+                    continue  # only the byte-order mark
             if on_read is not None:
                 now = raw.tell()
                 on_read((now - told) / 1e6)
@@ -94,13 +93,13 @@ def _whole_lines(path: str | Path, on_read: OnRead | None) -> Iterator[bytes]:
         rest = b"".join(held)
         if rest:
             yield rest
-        elif not held:  # not one block with a byte of text in it
+        elif not held:  # no block had a byte of text
             raise _empty(path)
 
 
 @contextmanager
 def no_folder(path: Path) -> Iterator[None]:
-    """Refuse a folder; what the system says of a file that is opened inside becomes a sentence."""
+    """Refuse a folder; turn the system's errors on files opened inside into messages."""
     try:
         if path.is_dir():
             raise UserError(f"'{path}' is a folder, not a file: name a file inside it.")
@@ -121,7 +120,7 @@ def _opened(path: str | Path) -> BinaryIO:
             )
         if status.st_size == 0:
             raise _empty(path)
-        file = open(path, "rb")  # noqa: SIM115 (handed to the caller, who closes it)
+        file = open(path, "rb")  # noqa: SIM115 (the caller closes it)
     if path.suffix.lower() == ".gz":
         if file.read(2) != GZIP:
             file.close()
@@ -148,7 +147,7 @@ def _read(file: BinaryIO | gzip.GzipFile, path: str | Path) -> bytes:
 
 
 def _check_start(block: bytes, path: str | Path) -> bytes:
-    """Refuse what is not UTF-8 text by its first bytes, and take off the mark of what is."""
+    """Refuse what is not UTF-8 text by its first bytes, and strip the byte-order mark."""
     for start, what in _OTHER_FORMS.items():
         if block.startswith(start):
             raise UserError(f"'{path}' is {what}.")

@@ -1,4 +1,4 @@
-"""From stores to a stream of batches: planned by epoch, made ahead by threads, resumable at any batch.
+"""From stores to a stream of batches: planned by epoch, prefetched by threads, resumable at any batch.
 
 Batch k of epoch e is a pure function of the stores, the settings and the seed, so a run that resumes at
 (e, k) sees exactly what the uninterrupted run would have seen. Knows nothing about models or devices.
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 class Numbered(NamedTuple):
-    """A batch and where it stands."""
+    """A batch and its position in the stream."""
 
     epoch: int
     number: int  # in its epoch, from 0
@@ -44,10 +44,10 @@ class Numbered(NamedTuple):
 class Loader:
     """The batches of one or several stores.
 
-    `weights` (one for each store, None: every example once an epoch) are the stores' shares of an epoch.
-    `evaluation` leaves chance out: every example once, in order of length, with fixed cuts of long texts.
-    `pin` puts batches into memory that a GPU can read while we go on. `multiple`: of this every row's length,
-    padding included, is one (sequences are cut up between so many ranks).
+    `weights` (one for each store, None: every example once per epoch) are the stores' shares of an epoch.
+    `evaluation` removes randomness: every example once, in order of length, with fixed cuts of long texts.
+    `pin` puts batches into pinned memory, which a GPU reads asynchronously. `multiple`: every row's length,
+    padding included, is a multiple of this (sequences are split over this many ranks).
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Loader:
             return self._plans[epoch]
 
     def batches(self, epoch: int = 0, start: int = 0, every: int = 1) -> Iterator[Batch]:
-        """The batches of one epoch from number `start` on, or every so many of them."""
+        """The batches of one epoch from number `start` on, or every `every`-th of them."""
         plan = self._plan_from(epoch, min(start, self.count(epoch)) if every > 1 else start)
         tasks = ((epoch, number, plan[number]) for number in range(start, len(plan), every))
         for made in self._made(tasks):
@@ -120,10 +120,10 @@ class Loader:
     def stream(
         self, epoch: int = 0, start: int = 0, takes: Callable[[int], bool] | None = None
     ) -> Iterator[Numbered]:
-        """Batches without end, epoch after epoch, from batch `start` of `epoch` on.
+        """Endless batches, epoch after epoch, from batch `start` of `epoch` on.
 
-        The next epoch is planned while this one runs, so that nobody waits where one ends. `takes` says of
-        the first, second, … batch of this stream (0, 1, …) whether it is made; others only pass.
+        The next epoch is planned while this one runs, so there is no wait between epochs. `takes` says of
+        the first, second, … batch of this stream (0, 1, …) whether it is made; others are only counted.
         """
         planner = ThreadPoolExecutor(1, thread_name_prefix="clearhead-plan") if self._config.workers else None
         tasks = self._endless(self._plan_from(epoch, start), epoch, start, planner)
@@ -188,7 +188,7 @@ class RowExamples:
         self._lengths = {name: joined([store.lengths(name) for store in stores]) for name in self._names}
 
     def counts(self, epoch: int) -> list[int]:
-        """How many examples each store gives."""
+        """How many examples each store has."""
         return [len(store) for store in self._stores]
 
     def sizes(self, epoch: int) -> Sizes:
@@ -205,7 +205,7 @@ class RowExamples:
         return Packing.choose(most, config.tokens, order, config.max_rows)
 
     def gather(self, indices: Integers, epoch: int) -> Mapping[str, Ragged]:
-        """The columns of some examples, whose numbers must rise."""
+        """The columns of some examples, whose numbers must be ascending."""
         if len(self._stores) == 1:
             return {name: self._stores[0].gather(indices, name) for name in self._names}
         parts = by_store(indices, self._begins)
@@ -237,13 +237,13 @@ def examples_of(
 def made_ahead(
     make: Callable[[Work], Result], tasks: Iterable[Work], workers: int, ahead: int
 ) -> Iterator[Result]:
-    """`make(task)` for each task in order, at most `ahead` of them made before they are asked for.
+    """`make(task)` for each task in order, with at most `ahead` of them made before they are requested.
 
     >>> list(made_ahead(abs, [-1, -2, -3], workers=2, ahead=2))
     [1, 2, 3]
 
-    An exception of the work is raised where its result would have come. Whoever stops listening early (by
-    leaving a loop, by an exception, by Ctrl-C) leaves no thread behind.
+    An exception in the work is raised where its result would have come. A caller that stops iterating early
+    (by leaving a loop, by an exception, by Ctrl-C) leaves no thread behind.
     """
     if workers == 0:
         yield from map(make, tasks)

@@ -1,9 +1,9 @@
 """Texts to ids with a memory for words: exactly what the tokenizer gives, many times faster.
 
 Most of a corpus is the same words over and over. Our own subword vocabularies cut a text into words before
-anything else, so a text whose words stand apart by single spaces has the ids of its words, one after another;
-each word is encoded once and then remembered. Every other text, and every text of a tokenizer that works
-otherwise, is encoded whole. Knows nothing about tasks or filters.
+anything else, so the ids of a text with single spaces are the ids of its words, one after another; each word
+is encoded once and then remembered. Every other text, and every text of a tokenizer that works differently,
+is encoded whole. Knows nothing about tasks or filters.
 
 Shapes: W different words (or whole texts) that are remembered.
 """
@@ -19,10 +19,10 @@ from clearhead.data.ragged import Integers, Ragged, take
 from clearhead.text.parts import space_between_words
 from clearhead.text.tokenizer import Tokenizer
 
-_MOST_CHARACTERS = 8_000_000  # remembered, about a million words; then the rarer half is forgotten
+_MOST_CHARACTERS = 8_000_000  # remembered, about a million words; then the less frequent half is forgotten
 
-# A word that has no space on the side where the tokenizer wants one is remembered with this behind it; no
-# other key can end so. That is the first word of a text, or the last; and whole texts are such words, too.
+# A word without a space on the side where the tokenizer expects one is remembered with this suffix; no other
+# key can end with it. It is the first word of a text, or the last; whole texts are stored this way too.
 _BARE = " "
 
 
@@ -38,22 +38,22 @@ class WordMemo:
         self._tokenizer = tokenizer
         self._space = space_between_words(tokenizer.backend) if tokenizer.literal else None
         self._most = most_characters
-        self._numbers: dict[str, int] = {}  # each key's place in what follows, in rising order
+        self._numbers: dict[str, int] = {}  # each key's index in the arrays below, in ascending order
         self._items: Integers = np.zeros(0, np.int32)  # all ids
         self._begins: Integers = np.zeros(0, np.int64)  # (W,)
         self._lengths: Integers = np.zeros(0, np.int64)  # (W,)
-        self._uses: Integers = np.zeros(0, np.int64)  # (W,) how often each was asked for
+        self._uses: Integers = np.zeros(0, np.int64)  # (W,) how often each was requested
         self._characters = 0
 
     def encode(self, texts: Sequence[str]) -> Ragged:
-        """The ids of many texts, as `Tokenizer.encode_batch` gives them."""
+        """The ids of many texts, the same as from `Tokenizer.encode_batch`."""
         if self._space is None:
             return Ragged.of(self._tokenizer.encode_batch(texts))
         if self._characters > self._most:
             self._forget_the_rare()
         keys: list[str] = []
         counts = np.empty(len(texts), np.int64)
-        bare = 0 if self._space == "before" else -1  # the word that has no space there
+        bare = 0 if self._space == "before" else -1  # the word without a space
         for place, text in enumerate(texts):
             words = text.split()
             if not words or " ".join(words) != text:

@@ -1,8 +1,8 @@
 """Music files as rows of event words: MIDI files, folders of them, and chorales in JSON.
 
 A chorale file is {"train": [piece, …], "valid": …, "test": …} or a list of pieces; a piece is a list of
-steps, and a step a list of at most four MIDI pitches, one a voice (−1: silent). Steps with fewer than four
-are filled up with rests. Of MIDI files, notes and their velocities are read; pedals and drums are not.
+steps, and a step a list of at most four MIDI pitches, one per voice (−1: silent). Steps with fewer than four
+are filled with rests. MIDI files give notes and their velocities; pedals and drums are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MIDI = (".mid", ".midi")
 VOICES = 4
 LARGEST = 1 << 30  # bytes of a file, which is read whole
 _LONGEST = 24 * 3600 * 100  # hundredths of a second in a MIDI file
-_DRUMS = 9  # the channel where numbers of notes are instruments
+_DRUMS = 9  # the channel where note numbers are instruments
 _SHAPE = (
     'give {"train": [piece, …]} or [piece, …], where a piece is a list of steps and a step a list of at most '
     "four MIDI pitches"
@@ -39,7 +39,7 @@ def midi_files(folder: str) -> list[str]:
 
 
 def read_music(corpus: CorpusConfig, on_read: OnRead | None = None) -> Iterator[Row]:
-    """The pieces of a corpus, one a row. A chorale file's part ("valid") is named as a column is."""
+    """The pieces of a corpus, one per row. A chorale file's part ("valid") is requested like a column."""
     named = asked(corpus)
     if corpus.file is None or len(named) > 1:
         raise UserError(
@@ -119,7 +119,7 @@ def _misshaped(path: str, what: str) -> UserError:
 
 
 def mido_library() -> Any:
-    """The package that reads and writes MIDI, fetched when it is needed."""
+    """The package that reads and writes MIDI, imported when it is needed."""
     try:
         import mido
     except ImportError as error:
@@ -162,7 +162,7 @@ def performance(path: str) -> str:
         raise
     except EOFError as error:
         raise UserError(f"The MIDI file '{path}' is truncated: download it again.") from error
-    except Exception as error:  # the library raises what comes along
+    except Exception as error:  # the library raises various errors
         raise UserError(f"'{path}' is not a readable MIDI file ({error or 'damaged'}).") from error
     if not words:
         raise UserError(f"'{path}' contains no notes: leave it out.")

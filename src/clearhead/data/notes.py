@@ -1,4 +1,4 @@
-"""Events of music as notes: when, how high, how loud, in which voice, and which events each note is made of.
+"""Musical events as notes: time, pitch, loudness, voice, and the events that make up each note.
 
 Knows nothing about files or models.
 """
@@ -12,12 +12,12 @@ from typing import NamedTuple
 from clearhead.data.music import VOICES
 from clearhead.text.events import BINS
 
-STEP = 0.125  # seconds of a sixteenth, at 120 quarters a minute
-LOUDNESS = 80  # of a chorale's notes, of which nothing is known
+STEP = 0.125  # seconds of a sixteenth, at 120 quarters per minute
+LOUDNESS = 80  # of a chorale's notes, for which it is unknown
 _EVENT = re.compile(r"([a-z]+)(\d*)")
 
-Placed = tuple["Note", tuple[int, ...]]  # a note, and the places of its events in the text
-_Event = tuple[str, int, int]  # kind, number, place in the text
+Placed = tuple["Note", tuple[int, ...]]  # a note, and the positions of its events in the text
+_Event = tuple[str, int, int]  # kind, number, position in the text
 
 
 class Note(NamedTuple):
@@ -31,9 +31,9 @@ class Note(NamedTuple):
 
 
 def notes_of(text: str) -> list[Note]:
-    """The notes of a text of events; those that are still held at the end, end there.
+    """The notes of a text of events; those still held at the end, end there.
 
-    The first event tells a chorale from a performance; events of the other kind are passed over.
+    The first event tells a chorale from a performance; events of the other kind are ignored.
 
     >>> notes_of("pitch60 rest rest rest pitch60 rest rest rest")
     [Note(begin=0.0, end=0.25, pitch=60, velocity=80, voice=0)]
@@ -44,7 +44,7 @@ def notes_of(text: str) -> list[Note]:
 
 
 def placed_notes(words: Sequence[str]) -> list[Placed]:
-    """The same from words, with the places of the events that each note is made of.
+    """The same from words, with the positions of the events that make up each note.
 
     >>> placed_notes(["<start>", "pitch60", "rest", "rest", "rest", "pitch60"])
     [(Note(begin=0.0, end=0.25, pitch=60, velocity=80, voice=0), (1, 5))]
@@ -57,7 +57,7 @@ def placed_notes(words: Sequence[str]) -> list[Placed]:
 
 
 def _chorale(events: Sequence[_Event]) -> list[Placed]:
-    """A pitch that a voice has in several steps one after another is one note."""
+    """A pitch that a voice keeps over consecutive steps is one note."""
     notes: list[Placed] = []
     for voice in range(VOICES):
         own = events[voice::VOICES]

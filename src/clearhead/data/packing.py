@@ -1,9 +1,9 @@
-"""One fixed shape for packed batches: so many tokens a side, whatever the lengths of their sequences.
+"""One fixed shape for packed batches: a fixed number of tokens per side, whatever the sequence lengths.
 
-Sequences lie end to end, and where they end is told by tensors, so a recorded or compiled step serves every
-batch. What is left of a budget becomes sequences of filler behind the real ones, of which nothing is
-predicted: each place must belong to some sequence, or a kernel would leave it unwritten. The choice is a
-function of the lengths alone. Knows nothing about seeds or epochs.
+Sequences lie end to end, and tensors say where they end, so one recorded or compiled step serves every batch.
+The rest of a budget becomes filler sequences after the real ones, for which nothing is predicted: each
+position must belong to some sequence, or a kernel would leave it unwritten. The choice depends on the lengths
+alone. Knows nothing about seeds or epochs.
 
 Shapes: R sequences of a batch, filler included.
 """
@@ -19,16 +19,16 @@ from clearhead.base.errors import UserError
 from clearhead.data.ragged import Integers
 from clearhead.data.sizes import Sizes
 
-ROUND = 128  # budgets are multiples of this, as matrix products like it
-_TRIES = 6  # budgets tried until an epoch has no batch that is nearly empty
-_SLACK = 1.02  # more sequences than any batch of a trial had
+ROUND = 128  # budgets are multiples of this, which matrix products prefer
+_TRIES = 6  # budgets tried until an epoch has no nearly empty batch
+_SLACK = 1.02  # allowance for more sequences than any batch of a trial had
 
 
 class Packing(NamedTuple):
     """How many tokens and sequences a packed batch has, and how long a sequence may be."""
 
     rows: int  # sequences, filler included
-    source: int  # tokens of each side; 0 where there is no source
+    source: int  # tokens of each side; 0 if there is no source
     target: int
     source_longest: int
     target_longest: int
@@ -36,9 +36,9 @@ class Packing(NamedTuple):
 
     @classmethod
     def choose(cls, sizes: Sizes, tokens: int, order: Integers, max_rows: int | None = None) -> Packing:
-        """For batches of at most `tokens` tokens a side (or one sequence), spread evenly over an epoch.
+        """For batches of at most `tokens` tokens per side (or one sequence), spread evenly over an epoch.
 
-        `order` is that of any one epoch, on which a choice is tried.
+        `order` is that of any epoch, on which a choice is tried.
 
         >>> Packing.choose(Sizes(None, np.full(100, 10, np.int32)), 512, np.arange(100))[:3]
         (55, 0, 512)
@@ -61,7 +61,7 @@ class Packing(NamedTuple):
         rows = np.diff(bounds)
         needed = np.sort(rows + trial._filler(sizes, order, bounds)).tolist()
         most = min(most, int(rows.max() * _SLACK) + 2)
-        usual = needed[-1] if len(needed) < 3 else needed[-2]  # but for the last batch of the epoch
+        usual = needed[-1] if len(needed) < 3 else needed[-2]  # except the last batch of the epoch
         return trial._replace(rows=int(usual * _SLACK) + 2, most=most)
 
     def cut(self, sizes: Sizes, order: Integers) -> Integers:
@@ -92,7 +92,7 @@ class Packing(NamedTuple):
 
     @property
     def roomiest(self) -> Packing:
-        """The same with room for a batch of filler alone: for an epoch's last batch, which may be short."""
+        """The same with capacity for a batch of only filler: an epoch's last batch may be short."""
         fills = [
             -(-cap // longest)
             for cap, longest in ((self.source, self.source_longest), (self.target, self.target_longest))
@@ -101,7 +101,7 @@ class Packing(NamedTuple):
         return self._replace(rows=self.most + max(fills))
 
     def lengths(self, source: list[int], target: list[int]) -> tuple[list[int], list[int]] | None:
-        """The lengths of all sequences of either side, the filler's last; None: more than `rows`."""
+        """The lengths of all sequences on either side, filler last; None: more than `rows`."""
         found = []
         for real, cap, longest in (
             (source, self.source, self.source_longest),
@@ -125,11 +125,11 @@ def offsets(lengths: list[int]) -> list[int]:
 
 
 def _budgets(sides: list[Integers], totals: list[int], pivot: int, batches: int, more: float) -> list[int]:
-    """Tokens of each side: the longer one's share of an epoch, and what the other one needs beside it."""
+    """Tokens of each side: the longer one's share of an epoch, and what the other one needs to match."""
     ratio = totals[1 - pivot] / max(totals[pivot], 1)
     share = totals[pivot] / batches * more
     rows = len(sides[0]) / batches
-    apart = sides[1 - pivot] - ratio * sides[pivot]  # how far sequences stray from the usual ratio
+    apart = sides[1 - pivot] - ratio * sides[pivot]  # how far sequences deviate from the usual ratio
     other = share * ratio + float(apart.std()) * rows**0.5 if totals[1 - pivot] else 0.0
     wanted = [0.0, 0.0]
     wanted[pivot], wanted[1 - pivot] = share, other

@@ -1,7 +1,7 @@
 """Pictures as rows: from a folder for each class, IDX files or an .npz file to pixels, and back.
 
-A row's source is the picture itself, written as its size and its bytes in hexadecimal, so that whatever reads
-rows of text (the survey, the split, held-out files) reads pictures as well. Every pass over the same files
+A row's source is the picture itself, written as its size and its bytes in hexadecimal, so all code that reads
+rows of text (the survey, the split, held-out files) can read pictures as well. Every pass over the same files
 gives the same rows in the same order. Knows nothing about models.
 
 Shapes: C channels (1: grey, 3: colour), H rows and W columns of pixels.
@@ -28,9 +28,9 @@ Pixels = NDArray[np.uint8]  # (C, H, W)
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 _MARK = "picture"
-_PATCHES = 7  # in a row, about: 49 tokens are soon read, and still show where a stroke ends
+_PATCHES = 7  # per side, about: 49 tokens are cheap to read, and still show where a stroke ends
 _LARGEST = 4096  # pixels of a side
-_IDX = {8: np.dtype(np.uint8)}  # the one type of numbers that pictures and classes come in
+_IDX = {8: np.dtype(np.uint8)}  # the only number type of pictures and classes
 _NAMES = ("images", "x_train", "x", "data", "pixels"), ("labels", "y_train", "y", "target", "classes")
 
 
@@ -44,12 +44,12 @@ def as_text(pixels: Pixels) -> str:
 
 
 def is_picture(text: object) -> bool:
-    """Whether a source is a picture, and no text."""
+    """Whether a source is a picture rather than a text."""
     return isinstance(text, str) and text.startswith(f"{_MARK} ") and _parsed(text) is not None
 
 
 def pixels_of(text: str) -> Pixels:
-    """What `as_text` wrote."""
+    """The pixels that `as_text` wrote."""
     found = _parsed(text)
     if found is None:
         raise UserError(f"This model reads pictures, and '{text[:40]}' is text: give a picture file.")
@@ -63,13 +63,13 @@ def shape_of(text: str) -> tuple[int, int, int]:
 
 
 def in_words(text: str) -> str:
-    """What is shown of a picture where there is room for a text alone."""
+    """A description of a picture, for where only text can be shown."""
     channels, height, width = shape_of(text)
     return f"a {'grey' if channels == 1 else 'colour'} picture of {width} × {height} pixels"
 
 
 def patch_for(height: int, width: int) -> int:
-    """The side of a patch for pictures of a size, where nobody says.
+    """The default patch side for pictures of a size.
 
     >>> patch_for(28, 28), patch_for(32, 32), patch_for(224, 160), patch_for(29, 29)
     (4, 4, 32, 4)
@@ -81,7 +81,7 @@ def patch_for(height: int, width: int) -> int:
 
 
 def side_for(height: int, width: int) -> int:
-    """The side of the square that whole patches cover and that holds a picture in its middle.
+    """The side of the smallest square of whole patches that holds a picture in its centre.
 
     >>> side_for(28, 28), side_for(32, 32), side_for(30, 20)
     (28, 32, 30)
@@ -91,7 +91,7 @@ def side_for(height: int, width: int) -> int:
 
 
 def squared(pixels: Pixels) -> Pixels:
-    """A picture in the middle of its square; what is beside it is 0."""
+    """A picture centred in its square, padded with 0."""
     _, height, width = pixels.shape
     side = side_for(height, width)
     if (height, width) == (side, side):
@@ -103,8 +103,8 @@ def squared(pixels: Pixels) -> Pixels:
 
 
 def read_picture(path: str | Path, channels: int | None = None) -> Pixels:
-    """A PNG or JPEG file; `channels`: as grey (1) or in colour (3), None: as it is."""
-    from PIL import Image, UnidentifiedImageError  # here, so that texts do not wait for it
+    """A PNG or JPEG file; `channels`: as grey (1) or in colour (3), None: as stored."""
+    from PIL import Image, UnidentifiedImageError  # imported here, so text tasks do not wait for it
 
     try:
         with Image.open(path) as image:
@@ -148,7 +148,7 @@ def read_pictures(corpus: CorpusConfig) -> Iterator[Row]:
 
 
 def _read_folder(folder: Path) -> Iterator[Row]:
-    """One folder for each class, in the order of their names, and so the files in them."""
+    """One folder for each class, sorted by name, as are the files in them."""
     classes = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
     if not classes:
         raise UserError(
@@ -175,7 +175,7 @@ def _read_folder(folder: Path) -> Iterator[Row]:
 
 
 def _idx_in(folder: Path) -> tuple[str, str] | None:
-    """The two files of a training set in a folder as MNIST's is published."""
+    """The two files of a training set in a folder, named as in the MNIST distribution."""
     found = []
     for stem in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
         there = [folder / name for name in (stem, f"{stem}.gz") if (folder / name).is_file()]
@@ -232,7 +232,7 @@ def _read_npz(path: Path) -> Iterator[Row]:
 
 
 def _bytes(pictures: NDArray[Any], path: Path) -> Pixels:
-    """Pixels from 0 to 255; shares of 1 are turned into such."""
+    """Pixels from 0 to 255; fractions of 1 are scaled."""
     if pictures.dtype == np.uint8 or pictures.size == 0:
         return pictures.astype(np.uint8)
     if pictures.dtype.kind in "iuf":
@@ -243,7 +243,7 @@ def _bytes(pictures: NDArray[Any], path: Path) -> Pixels:
 
 
 def _rows(pictures: Pixels, classes: Sequence[Any], source: str, target: str) -> Iterator[Row]:
-    if pictures.ndim == 4 and pictures.shape[3] in (1, 3):  # colours come last
+    if pictures.ndim == 4 and pictures.shape[3] in (1, 3):  # channels come last
         pictures = pictures.transpose(0, 3, 1, 2)
     pictures = pictures[:, None] if pictures.ndim == 3 else pictures
     if pictures.ndim != 4 or pictures.shape[1] not in (1, 3) or not 0 < max(pictures.shape[2:]) <= _LARGEST:

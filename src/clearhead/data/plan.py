@@ -1,10 +1,10 @@
 """Which examples form which batch of an epoch, and in what shape: a pure function of lengths, seed and epoch.
 
-No text and no tokens here, only lengths, so that an epoch of ten million examples is planned in seconds. The
-order is made by sorting hashes of our own, so it is the same on every machine and with every numpy.
+There are no texts and no tokens here, only lengths, so an epoch of ten million examples is planned in
+seconds. The order comes from sorting our own hashes, so it is the same on every machine and numpy version.
 
-Two ways to cut batches: `free` (examples of like length side by side, every batch as wide as its longest row)
-and `fixed` (a few shapes only, chosen once from the lengths, as captured GPU graphs want them: shapes.py; of
+There are two ways to cut batches: `free` (examples of similar length together, every batch as wide as its
+longest row) and `fixed` (a few shapes, chosen once from the lengths, as CUDA graphs need them: shapes.py; for
 packed batches a single one: packing.py).
 """
 
@@ -29,7 +29,7 @@ _FEW = 8  # pools
 
 
 def shuffled(count: int, seed: int, epoch: int, purpose: str) -> Integers:
-    """The numbers 0 … count-1 (int32) in an order of their own for each seed, epoch and purpose.
+    """The numbers 0 … count-1 (int32) in an order that depends on the seed, epoch and purpose.
 
     >>> shuffled(8, seed=1, epoch=0, purpose="examples").tolist()
     [6, 5, 1, 2, 7, 4, 0, 3]
@@ -37,7 +37,7 @@ def shuffled(count: int, seed: int, epoch: int, purpose: str) -> Integers:
     if count >= 2**31:
         raise ValueError(f"{count} examples are more than an epoch can index")
     keys = np.arange(count, dtype=np.uint64)
-    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is intended
         keys *= np.uint64(_STEP)
         keys += np.uint64(drawn(2**64, seed, epoch, purpose))
         _mix(keys)
@@ -55,14 +55,14 @@ def drawn(below: int, seed: int, epoch: int, purpose: str) -> int:
 
 
 def _mix(keys: Integers) -> None:
-    """Stir 64 bits in place by shifts and odd multipliers, each of which can be undone."""
+    """Mix 64 bits in place by shifts and odd multipliers, all of them invertible."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         keys ^= keys >> np.uint64(shift)
         keys *= np.uint64(factor & _MASK)
 
 
 class Draw(NamedTuple):
-    """Chance for the examples of a batch: a pure function of (seed, epoch, example).
+    """Random numbers for the examples of a batch: a pure function of (seed, epoch, example).
 
     An example's numbers are the same whatever batch it is in, and whether or not the run was resumed.
     """
@@ -72,7 +72,7 @@ class Draw(NamedTuple):
     examples: Integers  # (rows,) counted through all stores
 
     def uniform(self, counts: Integers, purpose: str) -> Ragged:
-        """For each example so many numbers in [0, 1).
+        """For each example `counts` numbers in [0, 1).
 
         >>> one, two = (Draw(1, 0, np.array(rows)) for rows in ([7], [3, 7]))
         >>> one.uniform(np.array([2]), "masks").rows()[0] == two.uniform(np.array([5, 2]), "masks").rows()[1]
@@ -110,9 +110,9 @@ class BatchConfig(Config):
 class BatchSpec(NamedTuple):
     """One batch to be made: which examples, and padded to what."""
 
-    indices: Integers  # (examples,) in rising order, which is also the order on disk
-    rows: int  # as many as there are examples, or more in a fixed shape
-    source_width: int  # 0 where there is no source
+    indices: Integers  # (examples,) ascending, which is also the order on disk
+    rows: int  # the number of examples, or more in a fixed shape
+    source_width: int  # 0 if there is no source
     target_width: int
 
 
@@ -123,7 +123,7 @@ class EpochPlan:
     order: Integers  # (examples,) examples, batch by batch
     bounds: Integers  # (batches + 1,) where each batch begins in `order`
     shape: Integers  # (batches, 3): rows, source width, target width
-    turn: Integers | None = None  # (batches,) the batches in the order they come; None: as they stand
+    turn: Integers | None = None  # (batches,) the batches in the order they come; None: as stored
 
     def __len__(self) -> int:
         return len(self.shape)
@@ -150,9 +150,9 @@ def plan_epoch(
 ) -> EpochPlan:
     """The batches of one epoch.
 
-    `sizes` are the places each example takes on either side; `chosen` (examples, repeats allowed) is the
-    epoch where it is not simply every example once; `buckets` are the fixed shapes where they are known
-    already, `packing` the one shape of packed batches. `in_order` leaves chance out: shortest first, for
+    `sizes` are the positions each example takes on either side; `chosen` (examples, repeats allowed) is the
+    epoch if it is not simply every example once; `buckets` are the fixed shapes if they are known already,
+    `packing` the one shape of packed batches. `in_order` removes randomness: shortest first, for
     evaluation.
 
     >>> sizes = Sizes(None, np.array([3, 9, 4, 8], np.int32))
@@ -183,11 +183,11 @@ def plan_epoch(
 
 
 def share(counts: list[int], weights: list[float | None], seed: int, epoch: int) -> Integers | None:
-    """The examples of an epoch drawn from several corpora; None where it is simply all of them.
+    """The examples of an epoch drawn from several corpora; None if it is simply all of them.
 
-    A corpus without a weight gives every example once; the others share what is left of the epoch (which is
-    as long as all corpora together) by their weights. A corpus that must give more than it has gives all of
-    it several times, and then some of it.
+    A corpus without a weight contributes every example once; the others share the rest of the epoch (which is
+    as long as all corpora together) by their weights. A corpus that must contribute more than it has repeats
+    all of it, and then adds a part of it.
 
     >>> share([10, 90], [None, None], 1, 0) is None
     True
@@ -215,8 +215,8 @@ def share(counts: list[int], weights: list[float | None], seed: int, epoch: int)
 def _free(sizes: Sizes, order: Integers, config: BatchConfig, in_order: bool) -> EpochPlan:
     """Sort pools by length and cut by the token budget.
 
-    Every second pool runs from long to short, so that a batch across the border of two is no patchwork. Where
-    pools are few they are sorted loosely, or a small corpus would have the same batches in every epoch.
+    Every second pool runs from long to short, so that a batch across two pools has similar lengths. If there
+    are few pools they are sorted loosely, or a small corpus would have the same batches in every epoch.
     """
     longer = sizes.longer()
     mean = max(1.0, float(longer.mean()))
@@ -265,7 +265,7 @@ def _widest(side: Integers | None, order: Integers, bounds: Integers) -> Integer
 
 
 def _fixed(sizes: Sizes, order: Integers, buckets: Buckets) -> EpochPlan:
-    """Fill the fixed shapes; what does not fill a batch moves up into a wider shape where that is cheaper."""
+    """Fill the fixed shapes; leftover examples move up to a wider shape if that is cheaper."""
     shape = buckets.shapes
     bucket = buckets.of(sizes, order)
     waiting = [[order[bucket == number]] for number in range(len(shape))]
@@ -278,7 +278,7 @@ def _fixed(sizes: Sizes, order: Integers, buckets: Buckets) -> EpochPlan:
         rows = int(shape[number][0])
         full, rest = divmod(len(here), rows)
         if rest and up is not None and rest * shape[up][1:].sum() < rows * shape[number][1:].sum():
-            waiting[up].insert(0, here[full * rows :])  # first there, so that nobody moves up for ever
+            waiting[up].insert(0, here[full * rows :])  # placed first, so that no example moves up for ever
             here = here[: full * rows]
         if not len(here):
             continue

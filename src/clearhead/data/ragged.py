@@ -1,4 +1,4 @@
-"""Rows of different lengths as two flat arrays, and what can be done to them without a loop.
+"""Rows of different lengths as two flat arrays, with operations that need no loop.
 
 Everything between the tokenizer and the batch is `Ragged`: cheap to write to disk, to gather and to pad.
 Knows nothing about what the numbers mean.
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = NDArray[Any]  # an array of whole numbers, of whatever width
+Integers = NDArray[Any]  # an array of whole numbers, of any width
 
 
 class Ragged(NamedTuple):
@@ -39,7 +39,7 @@ class Ragged(NamedTuple):
         return np.cumsum(self.lengths) - self.lengths
 
     def rows(self) -> list[list[int]]:
-        """Back to lists, for looking at."""
+        """Back to lists, for inspection."""
         ends = np.cumsum(self.lengths)
         return [
             self.items[end - n : end].tolist()
@@ -57,7 +57,7 @@ class Ragged(NamedTuple):
         return Ragged(self.items[np.repeat(rows, self.lengths)], self.lengths[rows])
 
     def cut(self, limit: int) -> Ragged:
-        """No row longer than `limit`; what comes after is left out.
+        """Truncate rows to `limit` items.
 
         >>> Ragged.of([[4, 5, 6], [7]]).cut(2).rows()
         [[4, 5], [7]]
@@ -68,7 +68,7 @@ class Ragged(NamedTuple):
         return take(self.items, self.begins, short)
 
     def framed(self, before: int | None = None, after: int | None = None) -> Ragged:
-        """Every row with an item set before it, or after it, or both.
+        """Every row with an item added before it, or after it, or both.
 
         >>> Ragged.of([[4, 5], []]).framed(before=1, after=2).rows()
         [[1, 4, 5, 2], [1, 2]]
@@ -90,7 +90,7 @@ class Ragged(NamedTuple):
         return Ragged(self.items, filled(self.lengths, count))
 
     def padded(self, width: int, fill: int) -> NDArray[np.int64]:
-        """A table (rows, width) of int64, the ends of short rows filled up.
+        """A table (rows, width) of int64, with short rows padded at the end.
 
         >>> Ragged.of([[4, 5], [6]]).padded(3, 0).tolist()
         [[4, 5, 0], [6, 0, 0]]
@@ -127,7 +127,7 @@ def together(parts: Sequence[Ragged]) -> Ragged:
 
 
 def side_by_side(parts: Sequence[Ragged]) -> Ragged:
-    """Row by row what several have, one after another in one row.
+    """Concatenate several row by row.
 
     >>> side_by_side([Ragged.of([[4], [5, 6]]), Ragged.of([[7, 8], [9]])]).rows()
     [[4, 7, 8], [5, 6, 9]]
@@ -145,7 +145,7 @@ def joined(parts: Sequence[Integers]) -> Integers:
 
 
 def by_store(indices: Integers, begins: Integers) -> list[tuple[int, Integers]]:
-    """Rising numbers counted through all stores, as numbers inside each store that has any."""
+    """Ascending numbers counted through all stores, as numbers within each store that has any."""
     edges = np.searchsorted(indices, begins)
     pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
     return [(n, indices[low:high] - begins[n]) for n, (low, high) in enumerate(pairs) if high > low]

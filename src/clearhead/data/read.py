@@ -1,7 +1,7 @@
-"""A corpus as rows of text, one after another: the only way in which the toolkit reads examples.
+"""A corpus as a stream of rows of text: the only way in which the toolkit reads examples.
 
-Streams: the memory it needs does not grow with the corpus. Every pass over the same files gives the same rows
-in the same order. Knows nothing about splits, filters or tokens.
+Memory does not grow with the corpus. Every pass over the same files gives the same rows in the same order.
+Knows nothing about splits, filters or tokens.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _FORMS: dict[str, Form] = {
     **dict.fromkeys(MIDI, "midi"),
 }
 _LOOK_AT = 20  # lines of a plain file that must all have a tab for it to be a table
-_LONGEST_PIECE = 1 << 16  # characters; a longer line of plain text comes in several rows
+_LONGEST_PIECE = 1 << 16  # characters; a longer line of plain text becomes several rows
 
 
 def read_rows(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = None) -> Iterator[Row]:
-    """The rows of a corpus in their order, those with an empty side included.
+    """The rows of a corpus in order, including those with an empty side.
 
-    White space around a text is taken off, except of a stream, of which every character is learned. There a
-    plain file is one text, and its rows, each a line with its line end, make it up when joined.
+    White space around a text is stripped, except in a stream, where the model learns every character. There a
+    plain file is one text, and its rows, each a line with its line end, join to exactly that text.
     """
     if columns.pictures:
         return read_pictures(corpus)
@@ -85,7 +85,7 @@ def _read(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) -> Ite
 
 
 def check_corpus(corpus: CorpusConfig, columns: Columns) -> None:
-    """Refuse, before anything long begins, what the first look shows to be wrong."""
+    """Refuse what a first look shows to be wrong, before anything slow begins."""
     if corpus.second_column is not None and not columns.pairs:
         raise UserError(
             f"The task '{columns.task}' reads one text at a time: name one source column, not two."
@@ -100,7 +100,7 @@ def check_corpus(corpus: CorpusConfig, columns: Columns) -> None:
 
 
 def files_of(corpus: CorpusConfig) -> list[str]:
-    """The files a corpus is read from; none for a hub data set."""
+    """The files a corpus is read from; empty for a hub data set."""
     found = [path for path in (corpus.source, corpus.target, corpus.file) if path is not None]
     if corpus.file is not None and Path(corpus.file).is_dir():
         return midi_files(corpus.file) or found
@@ -113,17 +113,17 @@ def name_of(corpus: CorpusConfig) -> str:
 
 
 def size_of(corpus: CorpusConfig) -> float | None:
-    """The megabytes that `on_read` will have been told at the end; None where that is not known."""
+    """The total megabytes that `on_read` will report; None if unknown."""
     return None if corpus.hub is not None else sum(megabytes(path) for path in files_of(corpus))
 
 
 def ends_documents(corpus: CorpusConfig) -> bool:
-    """Whether each row of a stream is a document of its own; the lines of a plain text are not."""
+    """Whether each row of a stream is a separate document; the lines of a plain text are not."""
     return corpus.file is None or Path(corpus.file).is_dir() or _form_of(corpus.file, True) != "plain"
 
 
 def _form_of(path: str, is_stream: bool) -> Form:
-    """A file's form by its ending; a file without one that says so is a table if its lines have tabs."""
+    """A file's format by its suffix; a file without a known one is a table if its lines have tabs."""
     form = _FORMS.get(without_gz(path), "plain")
     if form == "plain" and not is_stream:
         lines = [line for line in itertools.islice(read_lines(path), _LOOK_AT) if not line.isspace()]
@@ -173,7 +173,7 @@ def _read_plain(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) 
 
 
 def _pieces(line: str) -> Iterator[str]:
-    """A long line in pieces; cut before a space where there is one, so that words stay whole."""
+    """A long line in pieces, cut before a space if possible, so that words stay whole."""
     start = 0
     while start < len(line):
         end = min(start + _LONGEST_PIECE, len(line))
@@ -185,7 +185,7 @@ def _pieces(line: str) -> Iterator[str]:
 
 
 def _answered(row: Row, corpus: CorpusConfig, columns: Columns) -> Row:
-    """The row, if a text in it has an answer; nothing at all is an empty row, which is left out."""
+    """The row, if its text has an answer; a row with neither is empty, and is left out later."""
     if row.target or not row.source:
         return row
     kind = {"class": "class", "number": "number", "tags": "tag"}[columns.target]
@@ -195,7 +195,7 @@ def _answered(row: Row, corpus: CorpusConfig, columns: Columns) -> Row:
 
 
 def _tagged(row: Row, corpus: CorpusConfig) -> Row:
-    """Words and tags, each separated by single spaces, as many of one as of the other."""
+    """Words and tags, separated by single spaces, with one tag for each word."""
     words, tags = row.source.split(), row.target.split()
     if len(words) != len(tags):
         raise UserError(

@@ -1,9 +1,9 @@
 """Tables of text as rows: tab- and comma-separated files, JSON lines, and data sets of the Hugging Face hub.
 
-Tab-separated files have no quotes: a cell is what stands between two tabs. Comma-separated files follow the
-usual rules: quotes around a cell, two quotes for one, line ends inside. A data set of the hub is named "name"
-or "name:configuration", or is a folder of data files on disk; it is read by the optional package `datasets`,
-and no code of it is ever run. Which columns are read is decided in `columns`. Knows nothing about splits.
+Tab-separated files have no quotes: a cell is the text between two tabs. Comma-separated files follow the
+usual rules: quotes around a cell, two quotes for one, line ends inside. A hub data set is named "name" or
+"name:configuration", or is a folder of data files on disk; the optional package `datasets` reads it, and none
+of its code is ever run. `columns` decides which columns are read. Knows nothing about splits.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from clearhead.data.columns import (
 from clearhead.data.config import CorpusConfig
 from clearhead.data.lines import OnRead, read_lines
 
-_LONGEST_CELL = 10_000_000  # characters; beyond it a quote was opened and never closed
+_LONGEST_CELL = 10_000_000  # characters; a longer one means an unclosed quote
 
 Cells = tuple[int, list[str]]  # a line number and the cells found there
-# a JSON record and where it stands -> source, target, and the second text where there is one
+# a JSON record and its location -> source, target, and the second text if there is one
 Values = Callable[[Any, str], tuple[Any, ...]]
 
 
 def read_table(form: str, corpus: CorpusConfig, columns: Columns, on_read: OnRead | None) -> Iterator[Row]:
-    """The rows of a file with columns, whose form is "tsv", "csv" or "json"."""
+    """The rows of a file with columns, whose format is "tsv", "csv" or "json"."""
     path = corpus.file
     assert path is not None
     if form == "json":
@@ -47,7 +47,7 @@ def read_table(form: str, corpus: CorpusConfig, columns: Columns, on_read: OnRea
 
 
 def check_hub() -> None:
-    """Refuse, in one sentence, to go on without the package."""
+    """Raise a UserError if the package is missing."""
     if find_spec("datasets") is None:
         raise UserError("Data sets of the hub need the package 'datasets': pip install \"clearhead[hub]\".")
 
@@ -62,7 +62,7 @@ def read_hub(corpus: CorpusConfig, columns: Columns) -> Iterator[Row]:
 def _from_records(
     records: Iterator[tuple[int, Any]], corpus: CorpusConfig, columns: Columns, name: str, unit: str
 ) -> Iterator[Row]:
-    """Rows from JSON objects, or lists, each with its number; None is a blank line, which is an empty row."""
+    """Rows from numbered JSON objects or lists; None is a blank line, which gives an empty row."""
     values: Values | None = None
     for number, record in records:
         if record is None:
@@ -75,7 +75,7 @@ def _from_records(
 
 
 def _json_columns(record: Any, corpus: CorpusConfig, columns: Columns, where: str) -> Values:
-    """How to take the texts out of records that look like this first one."""
+    """How to extract the texts from records like this first one."""
     if isinstance(record, list):
         pick = pick_columns([""] * len(record), corpus, columns, where)
 
@@ -131,7 +131,7 @@ def _tsv_cells(path: str, on_read: OnRead | None) -> Iterator[Cells]:
 
 
 def _csv_cells(path: str, on_read: OnRead | None) -> Iterator[Cells]:
-    """Semicolons serve as well, where the first line has no comma."""
+    """Semicolons work as well, if the first line has no comma."""
     first = next(read_lines(path))
     mark = ";" if "," not in first and ";" in first else ","
     csv.field_size_limit(_LONGEST_CELL)
@@ -168,7 +168,7 @@ def _json(line: str, path: str, number: int) -> Any:
             reason = error.msg
         elif isinstance(error, RecursionError):
             reason = "it is nested too deeply"
-        else:  # Python's bound on the digits that it makes a number of
+        else:  # Python's limit on the digits of a number
             reason = "it has a whole number of more digits than can be read"
         raise UserError(f"'{path}' line {number} is not valid JSON: {reason}.") from error
     if isinstance(record, list) and any(isinstance(item, dict) for item in record):
@@ -201,7 +201,7 @@ def _hub_records(corpus: CorpusConfig, shown: str) -> Iterator[tuple[int, Any]]:
 
 
 def _named(value: Any, feature: Any) -> Any:
-    """The names of classes that a data set stores as numbers, alone or in a list."""
+    """The names of classes that a data set stores as numbers, single or in a list."""
     if value is None:
         return None
     if hasattr(feature, "int2str") and isinstance(value, int):

@@ -1,7 +1,7 @@
-"""A few fixed batch shapes for a corpus: chosen so that as few places as possible are padding.
+"""A few fixed batch shapes for a corpus, chosen to minimise padding.
 
 A shape is (rows, source width, target width). Every example goes to the cheapest shape that holds it. The
-choice is a function of the lengths alone, the same in every epoch. Knows nothing about seeds or epochs.
+choice depends on the lengths alone and is the same in every epoch. Knows nothing about seeds or epochs.
 
 Shapes of arrays: E edges of one side's lengths; C cells of the grid over (source length, target length).
 """
@@ -16,8 +16,8 @@ from clearhead.data.ragged import Integers
 from clearhead.data.sizes import Sizes
 
 _STEP = 2  # widths are multiples of this, or the longest row
-_EDGES = 28  # at most so many different widths a side are considered
-_ROUNDS = 5  # of looking whether a shape is better placed elsewhere
+_EDGES = 28  # largest number of different widths considered per side
+_ROUNDS = 5  # of trying to move each shape
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Buckets:
     """The shapes of a corpus from the cheapest to the widest, and which shape an example goes to."""
 
     shapes: Integers  # (shapes, 3): rows, source width, target width
-    source_edges: Integers  # (E,) rising; a length belongs to the first edge that is not below it
+    source_edges: Integers  # (E,) ascending; a length belongs to the first edge that is not below it
     target_edges: Integers  # (E,)
     table: Integers  # (E, E) the shape for each cell of the grid
 
     @classmethod
     def choose(cls, sizes: Sizes, tokens: int, limit: int, max_rows: int | None = None) -> Buckets:
-        """At most `limit` shapes of at most `tokens` places a side (or one row), for these lengths.
+        """At most `limit` shapes of at most `tokens` positions per side (or one row), for these lengths.
 
         >>> lengths = np.array([3] * 50 + [8] * 50, np.int32)
         >>> Buckets.choose(Sizes(None, lengths), tokens=64, limit=2).shapes.tolist()
@@ -64,7 +64,7 @@ class Buckets:
 
     @property
     def wider(self) -> list[int | None]:
-        """For each shape the cheapest other one that holds whatever it holds."""
+        """For each shape, the cheapest other one that holds all its examples."""
         found: list[int | None] = []
         for number, shape in enumerate(self.shapes):
             later = self.shapes[number + 1 :]
@@ -84,7 +84,7 @@ def _cells(
     sizes: Sizes, source_edges: Integers, target_edges: Integers, examples: Integers | slice
 ) -> Integers:
     """The cell of the grid each example falls into, int32."""
-    # by a table from length to edge, which is much faster than a search for each example
+    # with a table from length to edge, which is much faster than a search for each example
     cell = _lookup(target_edges)[sizes.target[examples]]
     if sizes.source is not None:
         cell += _lookup(source_edges)[sizes.source[examples]] * np.int32(len(target_edges))
@@ -96,7 +96,7 @@ def _lookup(edges: Integers) -> Integers:
 
 
 def _edges(lengths: Integers) -> Integers:
-    """The widths worth considering: multiples of 2 that occur, thinned where there are many, and the last."""
+    """The widths worth considering: multiples of 2 that occur, thinned if there are many, and the last."""
     longest = int(lengths.max())
     counts = np.bincount(lengths, minlength=longest + 1)
     last = -(-longest // _STEP) * _STEP
@@ -106,7 +106,7 @@ def _edges(lengths: Integers) -> Integers:
     widths = np.arange(len(steps)) * _STEP
     used = np.flatnonzero(steps)
     if len(used) > _EDGES:
-        # half of them by count of examples, half evenly, so that rare long rows have widths of their own, too
+        # half of them by count of examples, half evenly, so that rare long rows have separate widths too
         below = np.cumsum(steps[used])
         by_count = np.searchsorted(below, below[-1] * np.linspace(0, 1, _EDGES // 2 + 1)[1:] - 0.5)
         evenly = np.linspace(0, len(used) - 1, _EDGES // 2).round().astype(np.int64)
@@ -116,7 +116,7 @@ def _edges(lengths: Integers) -> Integers:
 
 
 class _Search:
-    """Looks for shapes: added one by one where they save most, then moved about. The same every time."""
+    """Searches for shapes: adds them one by one where they save most, then moves them. Deterministic."""
 
     def __init__(self, counts: Integers, source: Integers, target: Integers, rows: Integers) -> None:
         cells = np.flatnonzero(counts)  # only these need a shape
@@ -127,7 +127,7 @@ class _Search:
         self._holds = (source[cells] <= source[:, None]) & (target[cells] <= target[:, None])
 
     def find(self, limit: int) -> Integers:
-        """The cells whose corners are the shapes, of which the grid's last corner holds everything."""
+        """The cells whose corners are the shapes; the grid's last corner holds everything."""
         chosen = [len(self._width) - 1]
         total = float(self._places(self._weight.sum(), chosen[0]))
         while len(chosen) < limit:
@@ -147,7 +147,7 @@ class _Search:
         return np.array(chosen)
 
     def _best_addition(self, chosen: list[int]) -> tuple[int, float]:
-        """The one more shape with which an epoch computes the fewest places, and how many those are."""
+        """The additional shape with which an epoch computes the fewest positions, and that number."""
         kept = np.array(chosen)
         costs = np.where(self._holds[kept], self._width[kept, None], np.inf)  # (shapes, cells)
         home = costs.argmin(0)
@@ -165,6 +165,6 @@ class _Search:
         return at, float(totals[at])
 
     def _places(self, examples: Integers, shape: Integers | int) -> Integers:
-        """What examples cost in a shape: a batch that is not full costs as much as a full one."""
+        """The cost of examples in a shape: a batch that is not full costs as much as a full one."""
         found: Integers = self._width[shape] * np.where(examples, np.maximum(examples, self._rows[shape]), 0)
         return found

@@ -1,4 +1,4 @@
-"""How long the examples of a corpus are: what batches are planned from."""
+"""How long the examples of a corpus are: the input for planning batches."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LOOSE = 64  # steps of looseness
 
 @dataclass(frozen=True)
 class Sizes:
-    """The places each example takes on either side (int32), specials included."""
+    """The positions each example takes on either side (int32), specials included."""
 
-    source: Integers | None  # (examples,); None where there is no source
+    source: Integers | None  # (examples,); None if there is no source
     target: Integers  # (examples,)
 
     def __len__(self) -> int:
@@ -26,9 +26,9 @@ class Sizes:
         return self.target if self.source is None else np.maximum(self.source, self.target)
 
     def code(self, examples: Integers, loosely: bool = False) -> Integers:
-        """One number for each of some examples: sorted by it, examples of like shape stand together.
+        """A sort key for each of some examples: sorting by it groups examples of similar shape.
 
-        Loosely: lengths count as up to an eighth more, by an example's place among those given. Where that
+        Loosely: lengths count as up to an eighth more, by an example's index among those given. If that
         order is random, examples meet others than those nearest to them in length.
         """
         target = self.target[examples].astype(np.int64)
@@ -36,5 +36,5 @@ class Sizes:
         longer, lean = np.maximum(source, target), source - target
         if loosely:
             longer += np.arange(len(examples)) % _LOOSE * np.maximum(longer // 8, 2) // _LOOSE
-        # by the longer side, and then by how far the sides differ, to and fro so that neighbours stay alike
+        # by the longer side, then by how far the sides differ, alternating so that neighbours stay similar
         return longer * 2**32 + 2**31 + np.where(longer % 2, lean, -lean)

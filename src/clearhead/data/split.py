@@ -1,8 +1,8 @@
-"""What becomes of each row: learned from, kept apart for validation or test, or left out, and why.
+"""What becomes of each row: used for training, held out for validation or test, or left out, and why.
 
-Which rows are kept apart is a pure function of the texts and the seed: those whose sources come first in an
-order drawn by the seed, whatever place they have in the file. Rows that share a source stay together, and
-training rows that share a target with a held-out one are left out, so that nothing held out was ever seen.
+Which rows are held out is a pure function of the texts and the seed: those whose sources come first in a
+random order, whatever their position in the file. Rows that share a source stay together, and training rows
+that share a target with a held-out one are left out, so a model has never seen anything held out.
 Works on keys of texts (see `keys`), never on the texts themselves.
 """
 
@@ -25,10 +25,10 @@ TRAIN, VALIDATION, TEST, EMPTY, DUPLICATE, LEAKED = range(6)
 FATES = ("train", "validation", "test", "empty", "duplicate", "leaked")
 
 _DEFAULT_SHARE = Fraction(1, 20)
-_FEWEST, _MOST = 50, 2_000  # examples in a held-out set nobody asked for in numbers
+_FEWEST, _MOST = 50, 2_000  # examples in a held-out set whose size was not given
 _MOST_CHARACTERS = 2_000_000
-_STEP = 1 << 20  # rows looked at together
-_MOST_LEAKED = 0.1  # beyond this share, equal targets are no leak but the nature of the corpus
+_STEP = 1 << 20  # rows processed together
+_MOST_LEAKED = 0.1  # beyond this share, equal targets are not a leak but typical of the corpus
 
 Flags = NDArray[np.bool_]
 Piece = tuple[int, int, int]  # first character, end, fate
@@ -39,7 +39,7 @@ class Fates:
     """The fate of every row of one corpus."""
 
     rows: NDArray[np.uint8]
-    cut: Mapping[int, tuple[Piece, ...]] = field(default_factory=dict)  # rows of which parts fare differently
+    cut: Mapping[int, tuple[Piece, ...]] = field(default_factory=dict)  # rows with several fates
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -52,11 +52,11 @@ class Fates:
 
 
 def rows_with_fate(corpus: CorpusConfig, columns: Columns, fates: Fates, wanted: int) -> Iterator[Row]:
-    """Read a corpus again, and give only the rows of one fate, in their order."""
+    """Read a corpus again and yield only the rows with one fate, in order."""
     chosen = fates.rows == wanted
     chosen[list(fates.cut)] = True
     number = -1
-    # in blocks, since asking an array about single places is slow
+    # in blocks, since indexing single elements of an array is slow
     rows = read_rows(corpus, columns)
     for start in range(0, len(chosen), 4096):
         flags = chosen[start : start + 4096].tolist()
@@ -72,7 +72,7 @@ def rows_with_fate(corpus: CorpusConfig, columns: Columns, fates: Fates, wanted:
 
 
 def held_out_counts(split: SplitConfig, usable: int, take: Mapping[int, bool]) -> dict[int, int]:
-    """How many of `usable` examples are kept apart for each fate; `take`: whether any are."""
+    """How many of `usable` examples are held out for each fate; `take`: whether any are."""
     settings = {VALIDATION: split.validation, TEST: split.test}
     counts = {fate: _count(setting, usable) if take[fate] else 0 for fate, setting in settings.items()}
     if sum(counts.values()) >= usable:
@@ -92,7 +92,7 @@ def _count(setting: int | float | None, usable: int) -> int:
 def split_random(
     fates: NDArray[np.uint8], keys: Keys, targets: Keys | None, counts: Mapping[int, int], seed: int
 ) -> None:
-    """Keep apart whole groups of rows with one source key, in the order drawn by the seed."""
+    """Hold out whole groups of rows with one source key, in the order drawn by the seed."""
     for fate, wanted in counts.items():
         if not wanted:
             continue
@@ -109,8 +109,8 @@ def split_random(
 
 
 def _first_groups(order: tuple[Keys, int], usable: Flags, barred: Flags, wanted: int) -> NDArray[np.int64]:
-    """The rows of the first groups drawn that fit into `wanted` and hold none that is barred."""
-    # the first few of the order nearly always suffice, and are quickly sorted
+    """The rows of the first groups drawn that fit into `wanted` and contain no barred row."""
+    # the first few of the order nearly always suffice, and are sorted fast
     few = min(2**64 * 16 * (wanted + 64) // max(int(np.count_nonzero(usable)), 1), 2**64 - 1)
     for limit in (few, 2**64 - 1):
         rows, ordered = _early(*order, usable, limit)
@@ -139,7 +139,7 @@ def _early(keys: Keys, seed: int, usable: Flags, limit: int) -> tuple[NDArray[np
 
 
 def _fitting(sizes: NDArray[np.intp], wanted: int) -> tuple[Flags, int]:
-    """Which sizes, taken in their order where they still fit, add up to `wanted`; and what is left of it."""
+    """Which sizes, taken in order if they still fit, sum to at most `wanted`; and how much of it is left."""
     taken = np.zeros(len(sizes), dtype=bool)
     left = wanted
     for start in range(0, len(sizes), 4096):
@@ -153,7 +153,7 @@ def _fitting(sizes: NDArray[np.intp], wanted: int) -> tuple[Flags, int]:
 
 
 def split_tail(fates: NDArray[np.uint8], counts: Mapping[int, int]) -> None:
-    """Keep apart the last usable rows: training, then test, then validation."""
+    """Hold out the last usable rows: training, then test, then validation."""
     usable = np.flatnonzero(fates == TRAIN)
     last = len(usable) - counts[VALIDATION]
     fates[usable[last:]] = VALIDATION
@@ -163,8 +163,8 @@ def split_tail(fates: NDArray[np.uint8], counts: Mapping[int, int]) -> None:
 def drop_leaks(fates: NDArray[np.uint8], keys: Keys, targets: Keys | None) -> bool:
     """Leave out training rows that share a source, or a target, with a held-out row.
 
-    False if targets were let be because a large part of the corpus would go: there the same answer to
-    different sources is nothing to hide (yes and no, say).
+    False if equal targets were ignored because too much of the corpus would be left out: then the same answer
+    to different sources is no leak (yes and no, for example).
     """
     held = (fates == VALIDATION) | (fates == TEST)
     fates[(fates == TRAIN) & member(keys, keys[held])] = LEAKED
@@ -179,9 +179,9 @@ def drop_leaks(fates: NDArray[np.uint8], keys: Keys, targets: Keys | None) -> bo
 
 
 def split_text(lengths: NDArray[np.uint32], split: SplitConfig, validation: bool, test: bool) -> Fates:
-    """Divide one plain text, given the characters of its rows: training, then test, then validation.
+    """Split one plain text, given the characters of its rows: training, then test, then validation.
 
-    Shares count characters and cut rows where they must; counts are of rows.
+    Shares count characters and may cut rows; whole numbers count rows.
     """
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
@@ -204,7 +204,7 @@ def split_text(lengths: NDArray[np.uint32], split: SplitConfig, validation: bool
 
 
 def _kept(setting: int | float | None, ends: NDArray[np.int64]) -> int:
-    """How many characters come before a held-out end."""
+    """How many characters come before the held-out end."""
     total = int(ends[-1])
     if isinstance(setting, int):
         return int(ends[len(ends) - setting - 1]) if setting < len(ends) else 0
@@ -214,7 +214,7 @@ def _kept(setting: int | float | None, ends: NDArray[np.int64]) -> int:
 
 
 def _kept_before(split: SplitConfig, ends: NDArray[np.int64], validation: bool) -> int:
-    """How many characters come before the test text, which comes before the validation text."""
+    """How many characters come before the test text, which precedes the validation text."""
     if not validation:
         return _kept(split.test, ends)
     total = int(ends[-1])
@@ -228,7 +228,7 @@ def _kept_before(split: SplitConfig, ends: NDArray[np.int64], validation: bool) 
 
 
 def _exact(share: float) -> Fraction:
-    """The share as it was written: 0.1 is a tenth, not the nearest binary number."""
+    """The share as written: 0.1 is a tenth, not the nearest binary number."""
     return Fraction(repr(share))
 
 

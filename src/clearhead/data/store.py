@@ -1,10 +1,10 @@
-"""A tokenised corpus on disk, read as it is needed (`store_writer` writes it once, as a stream).
+"""A tokenised corpus on disk, read on demand (`store_writer` writes it once, as a stream).
 
-A store is a folder: for each column `NAME.ids` (all rows' numbers one after another, 2 bytes each where the
+A store is a folder: for each column `NAME.ids` (the numbers of all rows, concatenated, 2 bytes each if the
 vocabulary allows it, else 4) and `NAME.offsets` (where each row begins), and a `manifest.json` with counts,
-checksums and whatever facts the writer was given. It appears whole or not at all, and each block of its files
-is compared with its checksum when it is first read. Nothing here holds a Python object for each row, and a
-large file is read piece by piece. A column may hold floats, 4 bytes each. Knows nothing about batches.
+checksums and any facts from the writer. It is written atomically, and each block of its files is compared
+with its checksum when it is first read. Nothing here keeps a Python object per row, and a large file is read
+in pieces. A column may hold floats, 4 bytes each. Knows nothing about batches.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from clearhead.data.ragged import Integers, Ragged, take
 
 MANIFEST = "manifest.json"
 VERSION = 1
-_MAPPED_AT_MOST = 128 * 2**20  # bytes; of a larger file each row is read by itself
+_MAPPED_AT_MOST = 128 * 2**20  # bytes; rows of a larger file are read one by one
 _AT_A_TIME = 2**20  # offsets read together
 _LARGEST_MANIFEST = 2**30  # bytes; the checksums of a corpus of 1 TB take 32 million
 
 
 class Store:
-    """A tokenised corpus, read from disk as it is needed.
+    """A tokenised corpus, read from disk on demand.
 
-    Sizes are checked when it is opened, checksums block by block when they are read; with `verify`, and in
-    a store that has none for its blocks, all of them at once.
+    Sizes are checked on opening, checksums block by block on reading; with `verify`, and in a store without
+    block checksums, all of them at once.
     """
 
     def __init__(self, folder: str | Path, *, verify: bool = False) -> None:
@@ -83,13 +83,13 @@ class Store:
         return found
 
     def gather(self, indices: Integers, column: str) -> Ragged:
-        """Some rows of a column, copied, in the order asked for."""
+        """Some rows of a column, copied, in the order requested."""
         found = self._columns[column]
         bounds = found.offsets.runs(indices, np.full(len(indices), 2)).items.reshape(-1, 2)
         return found.ids.runs(bounds[:, 0], bounds[:, 1] - bounds[:, 0])
 
     def runs(self, begins: Integers, lengths: Integers, column: str) -> Ragged:
-        """Runs of a column's numbers, across its rows: the corpus as one long text."""
+        """Runs of a column's numbers, across rows: the corpus as one long text."""
         return self._columns[column].ids.runs(begins, lengths)
 
     def _check(self, columns: Mapping[str, Mapping[str, Any]]) -> None:
@@ -118,14 +118,14 @@ class _Column:
 
 
 class _Numbers:
-    """A file of numbers, of which runs can be fetched from any thread.
+    """A file of numbers; any thread can fetch runs of them.
 
-    A file of moderate size is mapped. Of a larger one each run is read by itself: reading here and there
-    would soon map all of it, and that would count as our memory.
+    A file of moderate size is mapped. Runs of a larger one are read one by one: random access would soon map
+    all of it, and that would count as our memory.
     """
 
     def __init__(self, folder: Path, name: str, dtype: np.dtype[Any], count: int, sums: str | None) -> None:
-        """`sums`: the checksums of the file's blocks; None where the whole has been checked."""
+        """`sums`: the checksums of the file's blocks; None if the whole file has been checked."""
         self.path = folder / name
         self.dtype = dtype
         self.size = count * dtype.itemsize

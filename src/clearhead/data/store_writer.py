@@ -1,4 +1,4 @@
-"""Writes a tokenised corpus row by row, whole or not at all; `store` says what its folder holds."""
+"""Writes a tokenised corpus row by row, atomically; `store` describes the folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SMALL = 65_536  # ids below this fit into two bytes
 
 
 class StoreWriter:
-    """Writes a store row by row, in the order given; nothing is to be seen before the block has ended well.
+    """Writes a store row by row, in the order given; nothing is visible before the block succeeds.
 
     `sizes` names the columns and how many different whole numbers each may hold (the size of its
     vocabulary); None: floats.
@@ -64,7 +64,7 @@ class StoreWriter:
         return self
 
     def add(self, **columns: Ragged) -> None:
-        """Add some rows, which every column must have the same number of."""
+        """Add some rows, the same number in every column."""
         counts = {name: len(rows.lengths) for name, rows in columns.items()}
         if set(counts) != set(self._columns) or len(set(counts.values())) != 1:
             raise ValueError(f"a store with columns {sorted(self._columns)} cannot take {counts}")

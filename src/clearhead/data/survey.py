@@ -1,8 +1,7 @@
-"""One pass over a corpus before anything is learned from it: what is there, and what becomes of it.
+"""One pass over a corpus before training: what it contains, and what becomes of each row.
 
-Reads every row once, keeps 33 bytes of it (three keys, two lengths, a fate), and decides at the end. The
-texts themselves are read again by whoever needs them. Knows nothing about tokens; filters that count tokens
-come later.
+Reads every row once, keeps 33 bytes of it (three keys, two lengths, a fate), and decides at the end. Code
+that needs the texts reads them again. Knows nothing about tokens; filters that count tokens come later.
 """
 
 from __future__ import annotations
@@ -42,18 +41,18 @@ from clearhead.data.split import (
 )
 from clearhead.data.tag_columns import MARK, by_column, columns_asked
 
-_CHUNK = 8192  # rows keyed at a time
+_CHUNK = 8192  # rows hashed at a time
 _FEWEST_EXAMPLES = 10
 _FEWEST_CHARACTERS = 100  # of a plain text
-_TELLING = 40  # a line of plain text this long is not met twice by chance
+_TELLING = 40  # a line of plain text this long does not recur by chance
 _MOST_LABELS = 100_000
-_TEXT = 255  # for a moment: a row of a text that is divided on its own
+_TEXT = 255  # temporary: a row of a text that is split separately
 
 Sides = Literal["both", "source", "target"]
 
 
 def survey(data: DataConfig, columns: Columns) -> Survey:
-    """Read and judge everything a run will use; raises a sentence about the first thing that is wrong."""
+    """Read and check everything a run will use; raises a UserError about the first thing that is wrong."""
     if not data.train:
         raise UserError("There is no training data: give a source and a target file, or one file.")
     given = {VALIDATION: data.held_out("validation"), TEST: data.held_out("test")}
@@ -73,7 +72,7 @@ def survey(data: DataConfig, columns: Columns) -> Survey:
 
 
 class _Table:
-    """What is remembered of the rows of one or several corpora."""
+    """What is remembered about the rows of one or several corpora."""
 
     def __init__(self, columns: Columns, corpora: Sequence[CorpusConfig], on_read: OnRead) -> None:
         self.columns = columns
@@ -82,11 +81,11 @@ class _Table:
         self.labels: Counter[str] = Counter()
         self._pairs, self._keys, self._targets = array("Q"), array("Q"), array("Q")
         self._source_lengths, self._target_lengths = array("I"), array("I")
-        self._numbers = array("d")  # of rows whose answers are numbers; not a number: an empty row's
+        self._numbers = array("d")  # of rows whose answers are numbers; NaN for an empty row
         self._empty = bytearray()
         for corpus in corpora:
             self._read(corpus, on_read)
-        # What grew is now computed with, and not copied for it.
+        # The arrays that grew become numpy arrays without a copy.
         self.pairs: Keys = np.frombuffer(self._pairs, np.uint64)
         self.keys: Keys = np.frombuffer(self._keys, np.uint64)
         self.targets: Keys | None = np.frombuffer(self._targets, np.uint64) if columns.has_texts else None
@@ -106,12 +105,12 @@ class _Table:
         self.bounds.append(len(self._empty))
 
     def _add(self, rows: Sequence[Row], plain: bool, telling: bool = True) -> None:
-        """`telling`: a target belongs to one source, and not to many, as a class does."""
+        """`telling`: a target belongs to one source, not to many, as a class does."""
         sources, targets = [row.texts for row in rows], [row.target for row in rows]
         self._source_lengths.extend(map(len, sources))
         self._target_lengths.extend(map(len, targets))
         if plain:
-            # compared only with the lines of a validation text, and only if long enough to tell
+            # compared only with the lines of a validation text, and only if long enough to be distinctive
             keys = hashes([text if len(text) >= _TELLING else "" for text in targets])
             self._pairs.frombytes(keys)
             self._keys.frombytes(keys)
@@ -134,13 +133,13 @@ class _Table:
                 self.labels.update(target.split())
 
     def parts(self, fate: int) -> tuple[Part, ...]:
-        """Every corpus with a fate for its rows, but the empty ones."""
+        """Every corpus with a fate for its rows, except the empty ones."""
         fates, bounds = self.first_fates(fate), zip(self.bounds, self.bounds[1:], strict=False)
         pairs = zip(self.corpora, bounds, strict=True)
         return tuple(Part(corpus, Fates(fates[slice(*each)])) for corpus, each in pairs)
 
     def first_fates(self, fate: int) -> NDArray[np.uint8]:
-        """A fate for every row but the empty ones."""
+        """A fate for every row except the empty ones."""
         empty = np.frombuffer(self._empty, dtype=np.uint8)
         return np.where(empty, np.uint8(EMPTY), np.uint8(fate))
 
@@ -151,7 +150,7 @@ def _judge(data: DataConfig, columns: Columns, train: _Table, held: Mapping[int,
     spans = [slice(*bounds) for bounds in zip(train.bounds, train.bounds[1:], strict=False)]
     for span, plain in zip(spans, whole_texts, strict=True):
         if plain:
-            fates[span] = _TEXT  # divided on its own, below
+            fates[span] = _TEXT  # split separately, below
     if data.filter.duplicates:
         fates[repeated(train.pairs, fates == TRAIN)] = DUPLICATE
     _check_enough(train, fates, held)
@@ -193,9 +192,9 @@ def _judge(data: DataConfig, columns: Columns, train: _Table, held: Mapping[int,
 def _split_examples(
     fates: NDArray[np.uint8], train: _Table, split: SplitConfig, take: Mapping[int, bool]
 ) -> bool:
-    """Keep rows apart that are examples of their own; whether targets were kept apart, too."""
+    """Hold out rows that are separate examples; returns whether targets were separated too."""
     usable = int(np.count_nonzero(fates == TRAIN))
-    if usable < _FEWEST_EXAMPLES:  # a few documents beside a long text, or none
+    if usable < _FEWEST_EXAMPLES:  # a few documents next to a long text, or none
         return True
     counts = held_out_counts(split, usable, take)
     if split.how == "tail":
@@ -208,7 +207,7 @@ def _split_examples(
 def _allotted(
     split: SplitConfig, fates: NDArray[np.uint8], spans: Sequence[slice], whole_texts: Sequence[bool]
 ) -> list[SplitConfig]:
-    """A split for each corpus that is one text, and as the last one that for all other rows together.
+    """A split for each corpus that is one text, and finally one for all other rows together.
 
     Shares are the same for all; a number of rows is divided among them by their sizes.
     """
@@ -255,7 +254,7 @@ def _check_enough(train: _Table, fates: NDArray[np.uint8], held: Mapping[int, _T
 
 
 def _labels(train: _Table, held: Mapping[int, _Table], usable: int) -> dict[str, int]:
-    """The classes or tags with their counts, in their order; refuses those that cannot be learned."""
+    """The classes or tags with their counts, in order; refuses those that cannot be learned."""
     columns = train.columns
     if not columns.has_labels:
         return {}
@@ -280,13 +279,13 @@ def _labels(train: _Table, held: Mapping[int, _Table], usable: int) -> dict[str,
             )
     numbers = all(label.isdecimal() and len(label) < 100 for label in train.labels)
     order = sorted(train.labels, key=(lambda label: (int(label), label)) if numbers else str)
-    if several:  # columns in the order in which they were asked for
+    if several:  # columns in the order requested
         order.sort(key=lambda label: several.index(label.partition(MARK)[0]))
     return {label: train.labels[label] for label in order}
 
 
 def _line_of(label: str, table: _Table) -> int:
-    """Where a label stands first, found by reading the corpus once more."""
+    """The line where a label first occurs, found by reading the corpus once more."""
     for row in read_rows(table.corpora[0], table.columns):
         if label == row.target or (table.columns.target == "tags" and label in row.target.split()):
             return row.line
@@ -314,7 +313,7 @@ def _without_cuts(
 
 
 def _overlap(train: _Table, learnt: NDArray[np.bool_], held: _Table, fate: int) -> Overlap:
-    """How many rows of a file for validation or test occur in training as well."""
+    """How many rows of a validation or test file occur in training as well."""
     usable = held.first_fates(fate) == fate
     if is_plain(held.corpora[0], held.columns):
         usable &= held.target_lengths >= _TELLING
@@ -330,20 +329,20 @@ def _together(sources: Sequence[str], targets: Sequence[str]) -> list[str]:
 
 
 def _found(few: Keys, many: Keys) -> NDArray[np.bool_]:
-    return member(few, many[member(many, few)])  # never sorts the many
+    return member(few, many[member(many, few)])  # never sorts the larger one
 
 
 def is_plain(corpus: CorpusConfig, columns: Columns) -> bool:
-    """Whether a corpus is one text, to be divided by characters, and not a number of examples."""
+    """Whether a corpus is one text, to be split by characters, rather than a number of examples."""
     return columns.is_stream and not ends_documents(corpus)
 
 
 def number_of(row: Row, corpus: CorpusConfig) -> float:
-    """The number that is a row's answer; an empty row, which is left out, has none."""
+    """The number that is a row's answer; NaN for an empty row, which is left out."""
     if not row.target:
         return math.nan
     try:
-        found = math.nan if "_" in row.target else float(row.target)  # Python's 1_000 is nobody's number
+        found = math.nan if "_" in row.target else float(row.target)  # Python reads 1_000, nobody writes it
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
@@ -357,7 +356,7 @@ def number_of(row: Row, corpus: CorpusConfig) -> float:
 def sample_texts(found: Survey, limit: int, sides: Sides = "both") -> Iterator[str]:
     """Texts of training rows to learn a tokenizer from: at most `limit`, spread evenly over the corpora.
 
-    Labels, tags and numbers are no text, and a row of a stream has one side alone.
+    Labels, tags and numbers are not text, and a row of a stream has only one side.
     """
     if not found.columns.has_texts:
         sides = "target" if found.columns.is_stream else "source"

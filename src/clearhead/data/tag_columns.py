@@ -1,8 +1,8 @@
-"""Several tags a word, each from a column of its own, and what such tags are called.
+"""Several tags per word, each from a separate column, and the names of such tags.
 
-Columns are asked for together: `target_column="upos,ner"`. From here on a tag bears the name of its column,
-"upos=NOUN", so that no two columns share a name, and a row's target has the tags of each word side by side.
-Knows nothing about files.
+Columns are requested together: `target_column="upos,ner"`. From here on a tag carries the name of its column,
+"upos=NOUN", so no two columns share a name, and a row's target lists the tags of each word together. Knows
+nothing about files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MARK = "="
 
 
 def columns_asked(corpus: CorpusConfig) -> list[str]:
-    """The names of several columns of tags; none where there is one.
+    """The names of several tag columns; empty if there is only one.
 
     >>> columns_asked(CorpusConfig(file="a.conllu", target_column="upos, feats"))
     ['upos', 'feats']
@@ -37,7 +37,7 @@ def columns_asked(corpus: CorpusConfig) -> list[str]:
 
 
 def side_by_side(each: Sequence[Iterator[Row]], names: Sequence[str], where: str) -> Iterator[Row]:
-    """The rows of several readings that differ in their tags alone, as rows with all of them.
+    """Merge the rows of several readings that differ only in their tags.
 
     >>> rows = [iter([Row("the cat", "DET NOUN", 1)]), iter([Row("the cat", "O B", 1)])]
     >>> next(side_by_side(rows, ["upos", "ner"], "")).target
@@ -57,7 +57,7 @@ def side_by_side(each: Sequence[Iterator[Row]], names: Sequence[str], where: str
 
 
 def by_column(labels: Iterable[str]) -> dict[str, list[str]]:
-    """The tags of each column, in the order in which they stand.
+    """The tags of each column, in order.
 
     >>> by_column(["upos=DET", "upos=NOUN", "ner=O"])
     {'upos': ['DET', 'NOUN'], 'ner': ['O']}

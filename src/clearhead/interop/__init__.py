@@ -1,7 +1,7 @@
-"""Models from elsewhere and to elsewhere: Hugging Face both ways, llama2.c in, CTranslate2 and ONNX out.
+"""Imports and exports models: Hugging Face both ways, llama2.c in, CTranslate2 and ONNX out.
 
-No pickle file is ever read. The last two write through packages of their own formats, which are
-optional; nothing else here needs the other toolkits.
+No pickle file is ever read. Exports to CTranslate2 and ONNX use the optional packages of those formats;
+nothing else here needs the other toolkits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXPORTS = {"huggingface": export_huggingface, "ctranslate2": export_ctranslate2
 
 
 def import_folder(folder: str | Path) -> Bundle:
-    """Read a model of another toolkit from a folder on this disk."""
+    """Read another toolkit's model from a folder on this disk."""
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"There is no folder '{folder}' to import from: check the path.")
@@ -32,7 +32,7 @@ def import_folder(folder: str | Path) -> Bundle:
     if found is not None:
         return _checked(import_llama2c(*found), folder)
     if (folder / CONFIG).exists():
-        read_json(folder / CONFIG)  # a damaged file says so itself
+        read_json(folder / CONFIG)  # a damaged file raises its own message
         raise UserError(f"'{folder / CONFIG}' names no 'model_type', so '{folder}' holds nothing to import.")
     raise UserError(
         f"'{folder}' holds nothing to import: neither a Hugging Face model (config.json, model.safetensors) "
@@ -41,7 +41,7 @@ def import_folder(folder: str | Path) -> Bundle:
 
 
 def _checked(bundle: Bundle, folder: Path) -> Bundle:
-    """Whatever was read there is good for use, as it is when it is saved."""
+    """Check what was read, as `save` does."""
     try:
         checking.check(bundle.config, bundle.metadata, bundle.tokenizer, bundle.source_tokenizer)
     except UserError as error:
@@ -52,7 +52,7 @@ def _checked(bundle: Bundle, folder: Path) -> Bundle:
 def export_folder(
     bundle: Bundle, folder: str | Path, to: str = "huggingface", *, quantize: str | None = None
 ) -> None:
-    """Write a bundle as the folder another toolkit reads; it appears whole or not at all.
+    """Write a bundle as the folder another toolkit reads, atomically.
 
     `quantize` is the number format of CTranslate2's weights, such as "int8".
     """
@@ -67,13 +67,13 @@ def export_folder(
 
 
 def is_foreign(folder: str | Path) -> bool:
-    """Whether a folder looks like another toolkit's model, whether or not it can be imported."""
+    """Whether a folder looks like another toolkit's model, importable or not."""
     folder = Path(folder)
     if not folder.is_dir():
         return False
     try:
         return _is_huggingface(folder) or find_llama2c(folder) is not None
-    except UserError:  # a format that is known well enough to be refused
+    except UserError:  # a recognised format that is refused
         return True
 
 

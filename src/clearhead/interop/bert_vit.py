@@ -1,7 +1,7 @@
-"""BERT and the vision Transformer: encoders alone or under a head, which the class in config.json names.
+"""BERT and the vision Transformer: encoders alone or with a head, which the class in config.json names.
 
-What is special: old checkpoints of BERT call a norm's weight and bias gamma and
-beta. ViT has patches of an image as tokens; its class token and positions carry
+What is special: old BERT checkpoints call a norm's weight and bias gamma and
+beta. ViT has patches of an image as tokens; its class token and positions have
 axes of size one, and its classifier reads the first token without the pooler that
 the bare model has.
 """
@@ -58,7 +58,7 @@ def _bert(config: ModelConfig) -> Table:
         table += linear("cls.predictions.transform.dense", "head.transform.dense")
         table += linear("cls.predictions.transform.LayerNorm", "head.transform.norm")
         table.append(Row("cls.predictions.bias", "head.words.bias"))
-        # the words' bias has two names there, and a tied output may be stored again
+        # the vocabulary bias has two names there, and a tied output may be stored again
         table.append(Copy("cls.predictions.decoder.bias", "cls.predictions.bias", written=not tied))
         table.append(output(config, _WORDS, "cls.predictions.decoder.weight", "head.words.weight"))
     elif head.kind != "none":
@@ -82,7 +82,7 @@ def _vit(config: ModelConfig) -> Table:
 
 
 def encoder_settings(dropout: float) -> tuple[Setting, ...]:
-    """What configs of encoders call the settings that all of them have."""
+    """The names of the settings that all encoder configs share."""
     return (
         Setting("hidden_size", "width"),
         Setting("num_hidden_layers", "layers"),
@@ -101,7 +101,7 @@ def _head(settings: Settings, heads: dict[str, str]) -> Flat:
         return {"head.kind": kind}
     classes = len(labels(settings))
     if kind == "classify" and classes == 1 and "BertModel" in heads:
-        return {"head.kind": "number"}  # one label is a regression there, whatever it is called
+        return {"head.kind": "number"}  # one label is a regression there, whatever its name
     return {"head.kind": kind, "head.classes": classes}
 
 
@@ -170,7 +170,7 @@ BERT = Family(
     read_more=_read_bert,
     write_more=_write_bert,
     table=_bert,
-    # 0, 1, 2, … as a tensor, and the next-sentence head that published masked language models still carry
+    # 0, 1, 2, … as a tensor, and the next-sentence head that published masked language models still contain
     ignored=("bert.embeddings.position_ids", "cls.seq_relationship.*"),
     older_endings={"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"},
 )
@@ -198,6 +198,6 @@ VIT = Family(
     read_more=_read_vit,
     write_more=lambda config: {"image_size": config.image.size, "patch_size": config.image.patch},
     table=_vit,
-    # a pooler under a classifier that does not read it
+    # a pooler that the classifier does not read
     ignored=("vit.pooler.dense.*",),
 )

@@ -1,8 +1,8 @@
 """The files of a foreign model folder: JSON and safetensors, read with care and never unpickled.
 
-Tensors are read one at a time when they are asked for, from one file or from
-shards listed in an index. Whatever is wrong with a file is one sentence that
-names it. Knows nothing about what the tensors mean.
+Tensors are read one at a time on demand, from one file or from shards listed in an
+index. Anything wrong with a file raises a UserError that names it. Knows nothing
+about what the tensors mean.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class Checkpoint(Mapping[str, Tensor]):
-    """The tensors of a folder by name, in one file or in shards. A `with` block closes them."""
+    """The tensors of a folder by name, in one file or in shards. Leaving a `with` block closes them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -69,7 +69,7 @@ class Checkpoint(Mapping[str, Tensor]):
         return tensor
 
     def _find(self) -> dict[str, tuple[str, Any]]:
-        """An index must tell the truth about its files."""
+        """Find each tensor's file; the index must match the files."""
         shards = _shards(self._folder)
         opened = {file: self._opened(file) for file in sorted(set(shards.values())) or [WEIGHTS]}
         held = {file: set(one.keys()) for file, one in opened.items()}
@@ -90,7 +90,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
 
 def _shards(folder: Path) -> dict[str, str]:
-    """Tensor → file, from the index; empty where all are in one file."""
+    """Tensor → file, from the index; empty if all are in one file."""
     if (folder / WEIGHTS).exists():
         return {}
     if not (folder / INDEX).exists():
@@ -106,7 +106,7 @@ def _shards(folder: Path) -> dict[str, str]:
     if not isinstance(shards, dict) or not shards:
         raise UserError(f"'{folder / INDEX}' is damaged: it has no 'weight_map'.")
     for file in shards.values():
-        # A name that leads out of the folder is no shard, whatever it points at.
+        # A name that leads out of the folder is not a shard, whatever it points to.
         if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
             raise UserError(f"'{folder / INDEX}' is damaged: {file!r} is not a safetensors file next to it.")
     return shards

@@ -1,8 +1,8 @@
 """A bundle as the folder that CTranslate2 reads: `model.bin`, vocabularies, `config.json`, tokenizers.
 
-Written through CTranslate2's own description of its format (`ctranslate2.specs`),
-straight from our weights. What it cannot represent is named and refused before
-anything is written. Which tensor goes where stands in `ctranslate2_spec.py`.
+Written from our weights through CTranslate2's own description of its format
+(`ctranslate2.specs`). Settings that it cannot represent are refused by name before
+anything is written. `ctranslate2_spec.py` says which tensor goes where.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def _spec(bundle: Bundle, model: Any) -> Any:
 
 
 def _frame_sources(settings: Any, bundle: Bundle, source: list[str], stop: str) -> None:
-    """Have CTranslate2 put around a source what we do: at most a token before it and the stop token after."""
-    before, after = [], [stop]  # of a bundle without a tokenizer nobody knows better
+    """Make CTranslate2 frame sources as we do: at most one token before and the stop token after."""
+    before, after = [], [stop]  # the default for a bundle without a tokenizer
     if bundle.tokenizer is not None:
         framing = framings_of(bundle).source
         before, after = ([source[id] for id in ids] for ids in (framing.before, framing.after))
@@ -104,10 +104,10 @@ def _configure(settings: Any, config: ModelConfig, named: dict[str, str]) -> Non
 
 
 def vocabulary(tokenizer: Tokenizer | None, size: int) -> list[str]:
-    """All tokens in the order of their ids, each with a name of its own.
+    """All tokens in the order of their ids, with distinct names.
 
-    Without a tokenizer a token's name is its id, so that ids can be given and are returned as texts.
-    Ids that no token has get a name that says so.
+    Without a tokenizer a token's name is its id, so ids can be passed and are returned as texts. Ids
+    without a token get a name that says so.
 
     >>> vocabulary(Tokenizer.words("to be"), 8)
     ['<pad>', '<start>', '<stop>', '<unknown>', 'to', 'be', '<unused 6>', '<unused 7>']
@@ -126,7 +126,7 @@ def vocabulary(tokenizer: Tokenizer | None, size: int) -> list[str]:
 
 
 def _special_names(config: ModelConfig, special: Special, tokens: list[str]) -> dict[str, str]:
-    """CTranslate2's names of the special tokens; a vocabulary without an unknown token never asks for it."""
+    """CTranslate2's names of the special tokens; a vocabulary without an unknown token never needs one."""
     for role in ("stop",) if config.family == "decoder" else ("start", "stop"):
         if special[role] is None:
             raise UserError(
@@ -151,7 +151,7 @@ def _misfits(config: ModelConfig) -> list[str]:
         not in (None, config.width),
         f"position.name='{position}'": position not in _POSITIONS,
         "position.name='alibi' in an encoder": position == "alibi" and encodes,
-        # It places the tokens of a prompt as if all stood at its end.
+        # It positions the tokens of a prompt as if all were at its end.
         "position.name='t5' in a decoder that is given prompts": position == "t5" and not encodes,
         f"embedding.token_types={types}": types > 0,
     }

@@ -1,9 +1,9 @@
 """Our weights in CTranslate2's description of a Transformer, layer by layer.
 
-What is special there: queries, keys and values of self-attention are one matrix,
-keys and values of cross-attention another; positions that are added stand in a
-table, whatever made them; a norm belongs to the sub-layer it serves. Only called
-for models that fit (`ctranslate2.py` sees to that).
+What is special there: the queries, keys and values of self-attention are one
+matrix, the keys and values of cross-attention another; positions that are added are
+stored as a table, whatever their scheme; a norm belongs to its sub-layer. Only
+called for models that fit (`ctranslate2.py` checks that).
 
 Shapes: N positions, E model width, D head size.
 """
@@ -23,7 +23,7 @@ from clearhead.nn.positions.absolute import Learned, sinusoid
 from clearhead.nn.positions.relative import Shaw, T5Bias
 from clearhead.nn.positions.rotary import Rotary, frequencies
 
-LEAST_POSITIONS = 2048  # rows of a table for schemes that need none themselves
+LEAST_POSITIONS = 2048  # rows of a table for schemes that have none
 
 
 def encoder_spec(model: Any, config: ModelConfig) -> Any:
@@ -38,7 +38,7 @@ def encoder_spec(model: Any, config: ModelConfig) -> Any:
 
 
 def decoder_spec(model: Any, config: ModelConfig) -> Any:
-    """The decoder of an encoder-decoder, or a decoder alone."""
+    """The decoder of an encoder-decoder, or a decoder-only model."""
     from ctranslate2 import specs  # an optional extra
 
     alone = config.family == "decoder"
@@ -64,7 +64,7 @@ def decoder_spec(model: Any, config: ModelConfig) -> Any:
 
 
 def _stack_settings(config: ModelConfig) -> dict[str, Any]:
-    """Settings of both stacks. `pre_norm` here only says that a last norm is possible at all."""
+    """Settings of both stacks. `pre_norm` here only says that a final norm is possible."""
     from ctranslate2.specs.common_spec import Activation  # an optional extra
 
     activations = {
@@ -102,7 +102,7 @@ def _embedding(spec: Any, table: Any, ours: Any, config: ModelConfig) -> None:
 def position_table(position: Position, config: ModelConfig) -> Tensor | None:
     """What is added to the embedding at each position, (N, E); None for schemes that act in attention.
 
-    A model without positions gets a table of nothing: without one CTranslate2 would add its own waves.
+    A model without positions gets a table of zeros: without one CTranslate2 would add its own sinusoids.
     """
     if isinstance(position, Learned):
         return position.table
@@ -128,7 +128,7 @@ def _stack(spec: Any, ours: Any, config: ModelConfig) -> None:
 
 
 def _attention(ours: Any, norm: Any, config: ModelConfig, *, own: bool) -> Any:
-    """One attention layer; positions act in self-attention (`own`) alone."""
+    """One attention layer; positions act only in self-attention (`own`)."""
     from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec  # an optional extra
 
     attention, position = ours.config, ours.position
@@ -150,7 +150,7 @@ def _attention(ours: Any, norm: Any, config: ModelConfig, *, own: bool) -> Any:
         _linear(spec.linear[1], ours.key, ours.value)
     _linear(spec.linear[-1], ours.output)
     if own and isinstance(position, Rotary):
-        # The temperature stands on queries and keys here; there only queries have a factor.
+        # Our temperature scales queries and keys; there only queries have a factor.
         scale *= position.temperature**2
         _scaling(spec, position)
     if own and isinstance(position, T5Bias):
@@ -167,7 +167,7 @@ def _attention(ours: Any, norm: Any, config: ModelConfig, *, own: bool) -> Any:
 
 
 def _rotary(position: Rotary, config: ModelConfig) -> dict[str, Any]:
-    """Settings of rotary positions. `ntk` is a larger base; other scalings a factor for each frequency."""
+    """Settings of rotary positions. `ntk` is a larger base; other scalings have a factor per frequency."""
     from ctranslate2.specs.attention_spec import RotaryScalingType  # an optional extra
 
     plain: dict[str, Any] = {
@@ -185,10 +185,10 @@ def _rotary(position: Rotary, config: ModelConfig) -> dict[str, Any]:
 
 
 def _scaling(spec: Any, position: Rotary) -> None:
-    """What each frequency is divided by, where its settings above announce that.
+    """The divisor of each frequency, if the settings above declare one.
 
-    There are two tables there, for short and for long texts; here they are one. (CTranslate2 has a
-    scaling by the name of Llama 3 as well, but no place in its description for the factor.)
+    There are two tables there, for short and for long texts; ours is the same for both. (CTranslate2 also has
+    a scaling named after Llama 3, but no place in its description for the factor.)
     """
     if position.scaling is not None and position.scaling.kind in ("yarn", "llama3"):
         plain = frequencies(position.head_dim, position.base, None)
@@ -197,13 +197,13 @@ def _scaling(spec: Any, position: Rotary) -> None:
 
 
 def _both_ways(vectors: Tensor, position: Shaw) -> Any:
-    """A vector for each distance from −m to m; a causal scheme has none ahead, where nobody looks."""
+    """A vector for each distance from −m to m; a causal scheme has none ahead, where they are never used."""
     ahead = -position.first - position.last
     return _numbers(torch.cat([vectors, vectors.new_zeros(ahead, vectors.shape[1])]))
 
 
 def _linear(spec: Any, *ours: Any) -> None:
-    """One matrix there, one or several here, below each other."""
+    """One matrix there, one or several here, stacked."""
     spec.weight = _numbers(torch.cat([one.weight for one in ours]))
     if ours[0].bias is not None:
         spec.bias = _numbers(torch.cat([one.bias for one in ours]))
@@ -216,5 +216,5 @@ def _norm(spec: Any, ours: Any) -> None:
 
 
 def _numbers(tensor: Tensor) -> Any:
-    """Float32 on the host, in memory of its own: quantisation there works in place."""
+    """A float32 copy on the host: quantisation there works in place."""
     return tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()

@@ -1,7 +1,7 @@
 """DeepSeek-V3: Llama's layers with latent attention, and experts in all but the first layers.
 
-What is special: one matrix makes the keys and values of each head, one after the other; rotated features
-stand in pairs; and stretched positions (YaRN) also sharpen the scores.
+What is special: one matrix computes the keys and values of each head, one after the other; rotated features
+are in pairs; and stretched positions (YaRN) also sharpen the scores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WITH_BIAS = {"self_attn.kv_a_proj_with_mqa": "attention.latent", "self_attn.o_p
 
 
 def _keys_and_values(config: LatentConfig) -> Change:
-    """Rows of each head's keys, then of its values, there; all keys and all values here."""
+    """Theirs has the rows of each head's keys, then its values; ours has all keys and all values."""
     heads, sizes = config.heads, [config.content_size, config.value_size]
 
     def to_ours(t: Tensor) -> tuple[Tensor, ...]:
@@ -41,7 +41,7 @@ def _keys_and_values(config: LatentConfig) -> Change:
 
 
 def _experts_of(config: ModelConfig) -> tuple[int, ExpertsConfig | None]:
-    """The first layer with experts, and their settings; behind the last layer where there are none."""
+    """The first layer with experts, and their settings; the number of layers if there are none."""
     if isinstance(config.feedforward, ExpertsConfig):
         return 0, config.feedforward
     for rule in config.layer_pattern:
@@ -51,7 +51,7 @@ def _experts_of(config: ModelConfig) -> tuple[int, ExpertsConfig | None]:
 
 
 def _feedforward_rows(config: ModelConfig) -> list[Row]:
-    """Dense layers, then experts: those that are chosen, the bias for the choice, and the shared ones."""
+    """Dense layers, then experts: the routed ones, the bias for routing, and the shared ones."""
     there, here = "model.layers.{i}", "decoder.layers.{i}"
     first, experts = _experts_of(config)
     dense = linears(there, here, FEEDFORWARD, bias=False)
@@ -99,7 +99,7 @@ def _table(config: ModelConfig) -> Table:
 
 
 def _read(settings: Settings, names: Names, flat: Flat) -> Flat:
-    """Rotary settings, how far they sharpen the scores, and whether queries are compressed."""
+    """Rotary settings, how much they sharpen the scores, and whether queries are compressed."""
     if settings.whole("num_key_value_heads", flat["attention.heads"]) != flat["attention.heads"]:
         settings.refuse(
             "num_key_value_heads", settings.plain["num_key_value_heads"], "every head has its own"
@@ -116,7 +116,7 @@ def _read(settings: Settings, names: Names, flat: Flat) -> Flat:
 
 
 def _read_experts(settings: Settings, flat: Flat) -> Flat:
-    """Experts in place of the dense nets, in all layers or all but the first; nothing where all are dense."""
+    """Experts instead of the dense nets, in all layers or all but the first; empty if all are dense."""
     first = settings.whole("first_k_dense_replace", 3, least=0)
     if first >= flat["layers"]:
         return {}
@@ -157,7 +157,7 @@ def _write_experts(config: ModelConfig) -> dict[str, Any]:
 
 
 def _sharper(settings: Settings, scaling: dict[str, Any] | None) -> float:
-    """The factor on scores that goes with stretched positions."""
+    """The factor on scores that accompanies stretched positions."""
     name = "rope_parameters" if settings.has("rope_parameters") else "rope_scaling"
     share = Settings(settings.table(name), settings.where).number("mscale_all_dim", 0.0)
     if scaling is None or scaling["factor"] <= 1:
@@ -173,7 +173,7 @@ def _write(config: ModelConfig) -> dict[str, Any]:
     if scaling is not None and scaling.factor > 1:
         sharper = math.sqrt(attention.factor * math.sqrt(attention.key_size))
         share = (sharper - 1) / (0.1 * math.log(scaling.factor))
-        plain["rope_scaling"]["mscale_all_dim"] = round(share, 9)  # as it was written, not as it was computed
+        plain["rope_scaling"]["mscale_all_dim"] = round(share, 9)  # as it was written, not as computed
     return plain | {
         "q_lora_rank": attention.query_latent_dim,
         "qk_nope_head_dim": attention.content_size,
@@ -220,7 +220,7 @@ DEEPSEEK = Family(
     read_more=_read,
     write_more=_write,
     table=_table,
-    # the angles' speeds, which are computed here, and layers that guess further tokens, which transformers
-    # passes over, too
+    # the rotary frequencies, which are computed here, and layers that predict further tokens, which
+    # transformers ignores too
     ignored=("model.layers.*.self_attn.rotary_emb.inv_freq", "model.layers.61.*"),
 )

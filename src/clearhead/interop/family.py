@@ -1,8 +1,8 @@
-"""What a family of foreign models is: tables for its config and its tensors, and what does not fit in.
+"""What a family of foreign models is: tables for its config and its tensors, and what does not fit.
 
-Whether a family can hold one of our models is not written down anywhere a second
-time: the config is written as theirs and read back, and every setting that does
-not come back is one the family cannot express.
+No second list says whether a family can represent one of our models: the config is
+written as theirs and read back, and every setting that does not survive is one the
+family cannot express.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from clearhead.models.config import LayerRule, ModelConfig
 from clearhead.nn.attention.latent import LatentConfig
 
 Tensors = Mapping[str, Tensor]
-Flat = dict[str, Any]  # a config of ours as one flat table (`attention.heads`)
+Flat = dict[str, Any]  # our config as one flat table (`attention.heads`)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of theirs that has its place in our config, so that one row reads and writes it.
+    """One of their settings with a counterpart in our config, so that one row reads and writes it.
 
-    Several names of theirs must agree; of several places of ours the first one's value is written. `kind` is
-    the method of `Settings` that reads it. One without a default must be given; a default may be computed
-    from what the rows before it have read.
+    If it has several names of theirs, they must agree; if several of ours, the first one's value is written.
+    `kind` is the method of `Settings` that reads it. Without a default, it is required; a default may be
+    computed from what the rows before it have read.
     """
 
     theirs: str | tuple[str, ...]
@@ -42,21 +42,21 @@ class Setting:
 class Family:
     """One row of the table of families."""
 
-    model_type: str  # as config.json names it
-    # the classes that can be imported, and the head of each; the first where config.json names none
+    model_type: str  # its name in config.json
+    # the importable classes, and the head of each; the first is used if config.json names none
     architectures: Mapping[str, str]
     prefix: str  # before the names of the model's body
-    body: str = ""  # the class that is the body alone, whose checkpoints are written without the prefix
+    body: str = ""  # the class that is the body alone, whose checkpoints omit the prefix
     settings: tuple[Setting, ...]
-    ours: Mapping[str, Any]  # what all its models have in common, as our config says it
-    # settings of theirs that would change the maths, and must have these values where they are given
+    ours: Mapping[str, Any]  # what all its models share, in terms of our config
+    # their settings that would change the maths, and must have these values if given
     theirs: Mapping[str, Any] = field(default_factory=dict)
     read_more: Callable[[Settings, Names, Flat], Flat] = lambda settings, names, flat: {}  # beyond the rows
     write_more: Callable[[ModelConfig], dict[str, Any]] = lambda config: {}
     table: Callable[[ModelConfig], Table]
     ignored: tuple[str, ...] = ()  # patterns of tensors that hold nothing learned, or nothing we need
-    older_endings: Mapping[str, str] = field(default_factory=dict)  # ending now -> ending in old checkpoints
-    training_only: tuple[str, ...] = ()  # settings that act in training alone and have no place here
+    older_endings: Mapping[str, str] = field(default_factory=dict)  # suffix now -> suffix in old checkpoints
+    training_only: tuple[str, ...] = ()  # settings that act only in training and have no counterpart here
     # our tensors, before they are exported
     prepare: Callable[[ModelConfig, Tensors], Tensors] = lambda config, tensors: tensors
 
@@ -67,7 +67,7 @@ class Family:
         return [copy for copy in self.table(config) if isinstance(copy, Copy)]
 
     def architecture(self, config: ModelConfig) -> str:
-        """The class that holds a model of ours; a regression is a classifier of one class there."""
+        """The class for one of our models; a regression is a classifier of one class there."""
         kind = "classify" if config.head.kind == "number" else config.head.kind
         every = self.architectures
         return next((name for name, head in every.items() if head == kind), next(iter(every)))
@@ -92,7 +92,7 @@ class Family:
         flat = filled(config)
         flat["feedforward.activation"] = THEIR_ACTIVATIONS[config.feedforward.activation]
         plain: dict[str, Any] = {"architectures": [self.architecture(config)], "model_type": self.model_type}
-        # a part of another kind may not have a setting: what is then read back says that it does not fit
+        # another kind of part may lack a setting: then reading it back shows that it does not fit
         plain |= {
             name: flat.get(several(row.ours)[0]) for row in self.settings for name in several(row.theirs)
         }
@@ -105,7 +105,7 @@ class Family:
         return plain | self.write_more(config)
 
     def misfits(self, config: ModelConfig) -> list[str]:
-        """The settings of our model that do not survive the way there and back, as `name=value`."""
+        """The settings of our model that do not survive the round trip, as `name=value`."""
         stored = [name for row in expand(self.rows(config), config) for name in row.stored]
         names = Names(stored, self.prefix)
         before, after = essence(config), essence(self.read(Settings(self.write(config)), names))
@@ -113,8 +113,8 @@ class Family:
         return [f"{name}={before.get(name)!r}" for name in every if before.get(name) != after.get(name)]
 
 
-# Settings a position scheme reads; the others lie idle and may differ. Layouts are not among them:
-# the tables bring the features into the order that is wanted.
+# Settings that a position scheme reads; the others are unused and may differ. Layouts are not among them:
+# the tables reorder the features as needed.
 _POSITION_SETTINGS: dict[str, Collection[str]] = {
     "none": (),
     "sinusoidal": ("base",),
@@ -133,12 +133,12 @@ _SCALING_SETTINGS: dict[str, Collection[str]] = {
 }
 
 
-# What acts in the training of experts alone, or does not change what they compute.
+# Settings that act only in the training of experts, or do not change what they compute.
 _EXPERTS_IN_TRAINING = ("balance_loss", "z_loss", "bias_rate", "dispatch")
 
 
 def filled(config: ModelConfig) -> Flat:
-    """A config as one flat table, with what is None for "as usual" filled in."""
+    """A config as one flat table, with the defaults that None stands for filled in."""
     attention = config.attention.replace(width=config.width)
     flat = _flat(config.to_dict())
     flat |= {
@@ -165,10 +165,10 @@ def filled(config: ModelConfig) -> Flat:
 
 
 def essence(config: ModelConfig) -> Flat:
-    """Everything in a config that decides what a model computes, flat and with defaults filled in.
+    """Everything in a config that determines what a model computes, flat and with defaults filled in.
 
-    Starts from all settings and takes away those known to lie idle, so that a setting added to the
-    config some day counts until somebody says here that it does not.
+    Starts from all settings and removes those known to be unused, so that a setting added to the config later
+    counts until it is listed here.
     """
     flat, kind, family = filled(config), config.head.kind, config.family
     unused = {f"position.{name}" for name in config.position.to_dict()}
@@ -176,13 +176,13 @@ def essence(config: ModelConfig) -> Flat:
     flat["layer_pattern"] = [_rule(rule, config.width) for rule in config.layer_pattern]
     rules = {
         ("initialisation", "attention.width", "attention.kernel", "embedding.tie_output", *unused): True,
-        ("*dropout",): True,  # acts in training alone, and is carried as well as it goes
+        ("*dropout",): True,  # acts only in training, and is carried over where possible
         tuple(f"feedforward.{name}" for name in _EXPERTS_IN_TRAINING): True,
         ("embedding.output_scale",): not config.embedding.tie_output,
         ("embedding.output_bias", "embedding.output_scale"): family == "encoder" and kind != "mlm",
         ("attention.score_rank",): config.attention.score not in ("reduced_rank", "additive"),
         ("decoder_layers", "source_vocabulary"): family != "encoder-decoder",
-        # an image's size says how many positions there are
+        # an image's size determines the number of positions
         ("vocabulary", "embedding.*", "position.max_length"): family == "vision",
         ("head.*",): kind == "none" and family not in ("encoder", "vision"),
         ("head.classes",): kind not in ("classify", "tag"),
@@ -195,7 +195,7 @@ def essence(config: ModelConfig) -> Flat:
 
 
 def _rule(rule: LayerRule, width: int) -> Flat:
-    """What decides what the layers of a rule compute."""
+    """What determines the computation of a rule's layers."""
     plain, own = rule.to_dict(), rule.feedforward
     if own is not None:
         plain["feedforward"] |= {"width": own.inner(width), "dropout": 0.0}
@@ -205,7 +205,7 @@ def _rule(rule: LayerRule, width: int) -> Flat:
 
 
 def rotary_base(config: ModelConfig) -> float:
-    """The base of rotary positions; `ntk` scaling is nothing but a larger one."""
+    """The base of rotary positions; `ntk` scaling is just a larger base."""
     base, scaling = config.position.base, config.position.scaling
     if scaling is None or scaling.kind != "ntk":
         return base

@@ -73,6 +73,6 @@ GPT2 = Family(
     },
     write_more=lambda config: {"scale_attn_weights": config.attention.score == "scaled_dot"},
     table=_table,
-    # the causal mask, which early checkpoints carry as if it were a weight
+    # the causal mask, which early checkpoints store like a weight
     ignored=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
 )

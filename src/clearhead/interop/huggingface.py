@@ -1,8 +1,8 @@
 """Folders in the layout of Hugging Face transformers, both ways, without needing that library.
 
-Reads `config.json`, finds the family's table, and carries tensors, settings,
-special ids and the tokenizer over; writes the same files back. Which tensor is
-which stands in the families' tables, not here.
+Reads `config.json`, finds the family's table, and converts tensors, settings,
+special ids and the tokenizer; writes the same files back. The families' tables, not
+this file, say which tensor is which.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from clearhead.models.config import NO_TRANSFORMERS, ModelConfig
 from clearhead.text.framing import Framings
 from clearhead.text.tokenizer import FILE_NAME as TOKENIZER
 
-# Where several can hold a model of ours, the first that fits is written.
+# If several can represent one of our models, the first that fits is written.
 FAMILIES: dict[str, Family] = {
     one.model_type: one for one in (MARIAN, BART, T5, BERT, LONGFORMER, GPT2, LLAMA, MIXTRAL, DEEPSEEK, VIT)
 }
 _WRITTEN = {CONFIG, WEIGHTS, GENERATION, TOKENIZER, SOURCE_TOKENIZER, SETTINGS}
 
-_STARTS = ("decoder_start_token_id", "bos_token_id", "pad_token_id")  # as their decoding looks for a start
+_STARTS = ("decoder_start_token_id", "bos_token_id", "pad_token_id")  # where their decoding looks for a start
 _FORCED = ("bos_token_id", "forced_bos_token_id", "forced_eos_token_id")
-_LONGEST = 256  # tokens that a model of ours writes there, where transformers would stop after 20
+_LONGEST = 256  # tokens that one of our models writes there, where transformers would stop after 20
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-# What old folders say about decoding in config.json; transformers asks nothing of it but ids where there is a
-# generation_config.json.
+# Decoding settings that old folders have in config.json; if there is a generation_config.json, transformers
+# reads only ids from there.
 _GENERATION_SETTINGS = (
     *("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens"),
     *("begin_suppress_tokens", "num_beams", "num_beam_groups", "diversity_penalty", "length_penalty"),
@@ -64,7 +64,7 @@ _GENERATION_SETTINGS = (
 
 
 def import_huggingface(folder: Path) -> Bundle:
-    """The model in a folder, with its tokenizer where there is a `tokenizer.json`."""
+    """The model in a folder, with its tokenizer if there is a `tokenizer.json`."""
     settings = Settings(read_json(folder / CONFIG), f"'{folder / CONFIG}'")
     family = _family_of(settings)
     with Checkpoint(folder) as checkpoint:
@@ -77,11 +77,11 @@ def import_huggingface(folder: Path) -> Bundle:
         model = build(config, device="meta")
         fill(model, rows, config, names, checkpoint)
     model.eval()
-    # a source tokenizer is a file of ours: the other side knows one tokenizer for a folder
+    # a source tokenizer is our own file: the other side has one tokenizer per folder
     texts = read_tokenizers(folder, family.model_type, config.embedding.token_types > 0)
     metadata = _metadata(folder, settings, family, config)
     if texts.framings is not None:
-        two_sides = config.family != "decoder"  # a decoder's text is a prompt, and never a source
+        two_sides = config.family != "decoder"  # a decoder's text is a prompt, never a source
         framings = texts.framings if two_sides else Framings(target=texts.framings.target)
         metadata["framing"] = framings.to_dict()
     return Bundle(model, texts.tokenizer, metadata, texts.source_tokenizer)
@@ -128,13 +128,13 @@ def _metadata(folder: Path, settings: Settings, family: Family, config: ModelCon
 
 
 def _says_something(name: str, value: Any) -> bool:
-    """Leaves out what is about their library and not about decoding."""
+    """Whether a setting concerns decoding rather than their library."""
     library = name in ("use_cache", "transformers_version") or name.startswith(("_", "output_", "return_"))
     return value is not None and not library
 
 
 def _known_ids(generation: Mapping[str, Any], vocabulary: int) -> dict[str, Any]:
-    """Without token ids that the model has not got (−1 for "none", the defaults of a larger vocabulary).
+    """Drop token ids outside the model's vocabulary (−1 for "none", the defaults of a larger vocabulary).
 
     Such a token is never written there either.
     """
@@ -152,7 +152,7 @@ def _known_ids(generation: Mapping[str, Any], vocabulary: int) -> dict[str, Any]
 
 
 def _special(generation: Mapping[str, Any], config: ModelConfig) -> dict[str, int | None]:
-    """Ids beyond the vocabulary are left over from another one, and say nothing."""
+    """The special ids; those beyond the vocabulary are left over from another one and ignored."""
     settings = Settings(generation)
     starts = _STARTS if config.family == "encoder-decoder" else ("bos_token_id",)
     found: dict[str, int | None] = {}
@@ -169,7 +169,7 @@ def export_huggingface(bundle: Bundle, folder: Path) -> None:
     """Write a bundle as a folder that transformers reads."""
     config = bundle.config
     family = family_for(config, bundle.metadata)
-    ours = dict(whole_model(bundle).state_dict(keep_vars=True))  # with the buffers that are stored
+    ours = dict(whole_model(bundle).state_dict(keep_vars=True))  # including the stored buffers
     _refuse_left_over(family, config, ours)
     tensors = exported_tensors(family, config, _in_real_units(bundle, ours))
     plain = _config_json(family, bundle, tensors)
@@ -184,7 +184,7 @@ def export_huggingface(bundle: Bundle, folder: Path) -> None:
 
 
 def _in_real_units(bundle: Bundle, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """With the scale of a model's numbers in its last layer, since theirs has no other place for it."""
+    """Fold the scale of a regression model into its last layer: their format has no other place."""
     scale = bundle.metadata.get("numbers")
     if bundle.config.head.kind != "number" or scale is None:
         return dict(ours)
@@ -195,7 +195,7 @@ def _in_real_units(bundle: Bundle, ours: Mapping[str, Tensor]) -> dict[str, Tens
 
 
 def family_for(config: ModelConfig, metadata: Mapping[str, Any]) -> Family:
-    """The family a bundle came from, or else the first that can hold its model."""
+    """The family a bundle came from, or else the first that can represent its model."""
     origin = (metadata.get("source") or {}).get("model_type")
     if config.family in NO_TRANSFORMERS:
         raise UserError(f"A {config.family} model cannot be exported: Hugging Face has no family like it.")
@@ -217,7 +217,7 @@ def family_for(config: ModelConfig, metadata: Mapping[str, Any]) -> Family:
 def _misfits(family: Family, config: ModelConfig) -> list[str]:
     try:
         return family.misfits(config)
-    except UserError as error:  # their config cannot even be written in a form that is read again
+    except UserError as error:  # their config cannot be written in a form that can be read back
         return [str(error)]
 
 
@@ -233,7 +233,7 @@ def exported_tensors(family: Family, config: ModelConfig, ours: Mapping[str, Ten
 
 
 def _refuse_left_over(family: Family, config: ModelConfig, ours: Mapping[str, Tensor]) -> None:
-    """Nothing learned stays behind."""
+    """Refuse to leave anything learned behind."""
     named = {name for row in expand(family.rows(config), config) for name in row.names}
     used = {id(ours[name]) for name in named & ours.keys()}
     left = [name for name, tensor in ours.items() if id(tensor) not in used]
@@ -242,7 +242,7 @@ def _refuse_left_over(family: Family, config: ModelConfig, ours: Mapping[str, Te
 
 
 def _generation(bundle: Bundle) -> dict[str, Any]:
-    """The settings for decoding that came with a model; of our own, what is never written and how much is."""
+    """An imported model's decoding settings; for our own, the tokens never written and the limit."""
     earlier = bundle.metadata.get("generation")
     if earlier is not None or is_imported(bundle) or bundle.tokenizer is None:
         return dict(earlier or {})
@@ -259,7 +259,7 @@ def _generation(bundle: Bundle) -> dict[str, Any]:
 def _config_json(family: Family, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     plain = family.write(bundle.config) | _token_ids(bundle)
     if bundle.config.family == "encoder-decoder":
-        # Given even where there is none: a missing one would take a default made for their vocabulary.
+        # Written even if there is none: a missing one would get a default meant for their vocabulary.
         earlier = bundle.metadata.get("generation", {})
         plain |= {name: earlier.get(name) for name in _FORCED}
     dtype = next(iter(tensors.values())).dtype
@@ -288,12 +288,12 @@ def _token_ids(bundle: Bundle) -> dict[str, Any]:
         several = isinstance(before, list) and before and before[0] == value
         found[name] = before if several else value
     if found.get("decoder_start_token_id", 0) is None:
-        del found["decoder_start_token_id"]  # the one that may not be null there
+        del found["decoder_start_token_id"]  # the only one that may not be null there
     return found
 
 
 def _refuse_to_overwrite(folder: Path) -> None:
-    """A folder is written whole, so what else lies in it would be lost."""
+    """The folder is written as a whole, so any other files in it would be lost."""
     if folder.is_dir():
         others = sorted({path.name for path in folder.iterdir()} - _WRITTEN)
         if others:

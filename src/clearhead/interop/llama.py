@@ -1,9 +1,9 @@
 """Llama: a decoder with rotary positions, RMS norms, gated feed-forward and grouped heads.
 
-What is special: rotary features stand in halves (models of ours whose features
-stand in pairs are reordered on the way out), and positions may be stretched to
-longer texts. "Dynamic" stretching is refused: it turns stored keys anew as the
-text grows, so that decoding with and without a cache would differ.
+What is special: rotary features are in halves (our models with features in
+pairs are reordered on export), and positions may be stretched to longer texts.
+"Dynamic" stretching is refused: it rotates stored keys again as the text grows, so
+decoding with and without a cache would differ.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _read_scaling(rope: Settings, original: int, length: int) -> dict[str, Any] 
 
 
 def _yarn_temperature(rope: Settings, factor: float) -> float | None:
-    """Given outright, or as the quotient of two; None leaves it to the factor."""
+    """Given directly, or as the quotient of two; None: computed from the factor."""
     if rope.has("attention_factor"):
         return rope.number("attention_factor")
     above, below = rope.number("mscale", 0.0), rope.number("mscale_all_dim", 0.0)
@@ -101,7 +101,7 @@ def _yarn_temperature(rope: Settings, factor: float) -> float | None:
 
 
 def write_rotary(config: ModelConfig) -> dict[str, Any]:
-    """The scaling, as readers before and since version 5 know it."""
+    """The scaling, for readers before and since version 5."""
     names = {
         "kind": "rope_type",
         "factor": "factor",
@@ -155,6 +155,6 @@ LLAMA = Family(
     read_more=read_rotary,
     write_more=write_rotary,
     table=_table,
-    # the angles' speeds, which are computed here
+    # the rotary frequencies, which are computed here
     ignored=("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),
 )

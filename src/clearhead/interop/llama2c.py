@@ -1,8 +1,8 @@
-"""Models of llama2.c: one `.bin` with a header of seven numbers, and a `tok*.bin` beside it.
+"""Models of llama2.c: one `.bin` with a header of seven numbers, and a `tok*.bin` next to it.
 
-The file holds plain float32 numbers in a fixed order, no names: `Header.blocks` is
-the order. Rotary features stand in pairs, as here. The header has no magic
-number, so a file is taken for a model only if its size is exactly what its header
+The file holds plain float32 numbers in a fixed order, without names: `Header.blocks`
+is the order. Rotary features are in pairs, as here. The header has no magic
+number, so a file counts as a model only if its size is exactly what its header
 says. Nothing is unpickled.
 
 Shapes: L layers, E width, F inner width of the feed-forward, K width of all keys,
@@ -36,16 +36,16 @@ from clearhead.text.tokenizer import Tokenizer
 _HEADER = struct.Struct("<7i")
 _NEWER_MAGIC = 0x616B3432  # "ak42": version 1 and later of the format
 _UNKNOWN, _START, _STOP = 0, 1, 2
-_NAMES = {_UNKNOWN: "<unk>", _START: "<s>", _STOP: "</s>"}  # the file decorates some of them with line breaks
+_NAMES = {_UNKNOWN: "<unk>", _START: "<s>", _STOP: "</s>"}  # the file adds line breaks to some of them
 _SPACE = "▁"  # how SentencePiece writes a space; the file has plain ones
-_LONGEST = 1 << 16  # bytes of a piece; more is no tokenizer
+_LONGEST = 1 << 16  # bytes of a piece; with more, it is not a tokenizer
 
 Piece = tuple[str, float]
 
 
 @dataclass(frozen=True)
 class Header:
-    """The seven numbers; a negative vocabulary says that the output has a matrix of its own."""
+    """The seven numbers; a negative vocabulary means that the output has a separate matrix."""
 
     width: int
     inner: int
@@ -62,7 +62,7 @@ class Header:
 
     @property
     def tied(self) -> bool:
-        """Whether the output is the embedding."""
+        """Whether the output shares the embedding."""
         return self.signed_vocabulary > 0
 
     def sensible(self) -> bool:
@@ -75,7 +75,7 @@ class Header:
         )
 
     def blocks(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Our name and the shape of one tensor after another, in the file's order; `*`: of every layer."""
+        """Our name and the shape of each tensor, in the file's order; `*`: one for every layer."""
         width, inner = self.width, self.inner
         head = width // self.heads
         keys = head * self.kv_heads
@@ -90,19 +90,19 @@ class Header:
         yield "*feedforward.output.weight", (width, inner)
         yield "*feedforward.inner.weight", (inner, width)
         yield "decoder.norm.weight", (width,)
-        yield "cosines", (self.positions, head // 2)  # computed here; left unread
+        yield "cosines", (self.positions, head // 2)  # computed here, so not read
         yield "sines", (self.positions, head // 2)
         if not self.tied:
             yield "output.weight", (self.vocabulary, width)
 
     @property
     def file_size(self) -> int:
-        """Bytes a file with this header has."""
+        """The size in bytes of a file with this header."""
         sizes = ((self.layers if "*" in name else 1) * math.prod(shape) for name, shape in self.blocks())
         return _HEADER.size + 4 * sum(sizes)
 
     def config(self) -> ModelConfig:
-        """The model these sizes describe; what the format does not say is the same in all its models."""
+        """The model these sizes describe; everything else is the same in all models of the format."""
         return ModelConfig.from_dict(
             {
                 "family": "decoder",
@@ -121,7 +121,7 @@ class Header:
 
 
 def find_llama2c(folder: Path) -> tuple[Path, Path | None] | None:
-    """The model and the tokenizer in a folder; None where no file is a model of llama2.c."""
+    """The model and the tokenizer in a folder; None if no file is a llama2.c model."""
     tokenizers = sorted(folder.glob("tok*.bin"))
     models = [path for path in sorted(folder.glob("*.bin")) if path not in tokenizers]
     models = [path for path in models if _header(path) is not None]
@@ -146,8 +146,8 @@ def import_llama2c(model_file: Path, tokenizer_file: Path | None) -> Bundle:
         tokenizer=tokenizer,
         metadata={
             "source": {"format": "llama2.c", "model_type": "llama2.c", "architecture": "Transformer"},
-            # These models are trained on texts that each begin with the start token and end with none,
-            # so the start token of the next text is what tells that a text has ended.
+            # These models are trained on texts that begin with the start token and have no end token,
+            # so the start token of the next text marks the end of a text.
             "special": {"pad": None, "start": _START, "stop": _START},
             "framing": Framings(target=template_of(tokenizer) or Framing()).to_dict(),
         },
@@ -174,7 +174,7 @@ def _header(path: Path) -> Header | None:
 
 
 def _tensors(path: Path, header: Header) -> dict[str, Tensor]:
-    """The numbers of the file cut into named tensors, which are views until they are copied."""
+    """The numbers of the file as named tensors, which are views until they are copied."""
     numbers = numpy.fromfile(path, dtype="<f4", offset=_HEADER.size)
     found: dict[str, Tensor] = {}
     begin = 0
@@ -188,7 +188,7 @@ def _tensors(path: Path, header: Header) -> dict[str, Tensor]:
 
 
 def read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
-    """The tokenizer in a file of llama2.c, which must hold `vocabulary` pieces."""
+    """The tokenizer in a llama2.c file, which must hold `vocabulary` pieces."""
     pieces = list(_pieces(path, vocabulary))
     ids = {text: id for id, (text, _) in enumerate(pieces)}
     if len(ids) != len(pieces):
@@ -208,7 +208,7 @@ def read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
             decoders.Replace(_SPACE, " "),
             decoders.ByteFallback(),
             decoders.Fuse(),
-            decoders.Strip(content=" ", left=1),  # the space that encoding put in front
+            decoders.Strip(content=" ", left=1),  # the space that encoding added
         ]
     )
     start = _NAMES[_START]
@@ -221,7 +221,7 @@ def read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
 
 
 def _pieces(path: Path, count: int) -> Iterator[Piece]:
-    """Each piece and its score: after the length of the longest come (score, length, bytes)."""
+    """Each piece and its score: (score, length, bytes), after the length of the longest."""
     try:
         data = read_bytes(path)
     except Unreadable as error:
@@ -245,7 +245,7 @@ def _pieces(path: Path, count: int) -> Iterator[Piece]:
 
 
 def _merges(pieces: list[Piece], ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Every pair of pieces that makes a piece, the best result first."""
+    """Every pair of pieces that forms a piece, the best result first."""
     found = [
         (-score, id, (text[:cut], text[cut:]))
         for id, (text, score) in enumerate(pieces)

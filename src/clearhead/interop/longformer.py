@@ -1,9 +1,9 @@
-"""Longformer: BERT whose tokens see a window, and whose first token sees all, with projections of its own.
+"""Longformer: BERT whose tokens see a window, and whose first token sees all, with separate projections.
 
 What is special: a window of w there is w/2 positions on either side, and may differ by layer; positions are
-counted from the number of the padding token, which is 1 in all published models, so that the table begins
-with two rows that nothing reads. Which tokens are global is said there with each text; here it is the first
-one, as in their classifiers. Into this toolkit only: a model of ours has another padding token.
+counted from the id of the padding token, which is 1 in all published models, so the table begins with two
+unused rows. There, each text says which tokens are global; here it is the first one, as in their classifiers.
+Import only: our models have another padding token.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _read(settings: Settings, names: Names, flat: Flat) -> Flat:
 
 
 def _windows(settings: Settings, layers: int) -> list[int]:
-    """Positions back of each layer, the own one included."""
+    """How many positions each layer sees backwards, including its own."""
     given = settings.plain.get("attention_window", 512)
     each = given if isinstance(given, list) else [given] * layers
     if len(each) != layers or any(type(one) is not int or one < 2 or one % 2 for one in each):

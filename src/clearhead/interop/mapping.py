@@ -1,10 +1,9 @@
-"""Tables of name pairs, and the engine that carries tensors along them in either direction.
+"""Tables of name pairs, and the engine that converts tensors with them in either direction.
 
-A family writes down a list of rows: what a tensor is called there, what it is
-called here, and how its shape changes on the way. `{i}` in both names stands
-for the number of a layer. The engine renames nothing by guess: a tensor that no
-row speaks of, or that a row asks for in vain, is an error that names it. Knows
-nothing about files, configs of other toolkits or any one family.
+A family lists rows: the name of a tensor there, its name here, and how its shape
+changes on the way. `{i}` in both names is the number of a layer. The engine never
+guesses: a tensor without a row, or a row without its tensor, is an error that names
+it. Knows nothing about files, configs of other toolkits or any one family.
 
 Shapes: I inputs, O outputs of a linear layer, H heads, D size of one head.
 """
@@ -25,9 +24,9 @@ from clearhead.models.config import ModelConfig
 
 @dataclass(frozen=True)
 class Change:
-    """What happens to a tensor on the way in, and how that is undone on the way out.
+    """What happens to a tensor on import, and the inverse for export.
 
-    One tensor of theirs may hold several of ours (fused projections); never the other way round.
+    One of their tensors may hold several of ours (fused projections); never the other way round.
     """
 
     to_ours: Callable[[Tensor], tuple[Tensor, ...]]
@@ -35,7 +34,7 @@ class Change:
 
 
 SAME = Change(lambda t: (t,), lambda t: t)
-TRANSPOSED = Change(lambda t: (t.t(),), lambda t: t.t())  # weights stored (I, O), as GPT-2 does; biases stay
+TRANSPOSED = Change(lambda t: (t.t(),), lambda t: t.t())  # weights stored (I, O), as in GPT-2; biases stay
 SPLIT_IN_3 = Change(lambda t: t.chunk(3), lambda q, k, v: torch.cat([q, k, v]))
 SPLIT_IN_3_TRANSPOSED = Change(
     lambda t: tuple(part.t() for part in t.chunk(3, dim=1)),
@@ -46,15 +45,15 @@ TWO_AXES_MORE = Change(lambda t: (t.squeeze(0).squeeze(0),), lambda t: t[None, N
 
 
 def without_first_rows(count: int) -> Change:
-    """Theirs begins with rows that nothing ever reads; they go out again as zeros."""
+    """Theirs begins with rows that are never read; they are exported as zeros."""
     return Change(lambda t: (t[count:],), lambda t: torch.cat([t.new_zeros(count, *t.shape[1:]), t]))
 
 
 def rotary_halves(heads: int) -> Change:
-    """Rotary features of each head stand in halves there and in neighbouring pairs here.
+    """Rotary features of each head are in halves there and in neighbouring pairs here.
 
-    Both layouts turn the same pairs by the same angles, so reordering the rows of the query and key
-    projections moves a model from one to the other exactly.
+    Both layouts rotate the same pairs by the same angles, so reordering the rows of the query and key
+    projections converts a model exactly.
     """
 
     def to_ours(t: Tensor) -> tuple[Tensor, ...]:
@@ -68,7 +67,7 @@ def rotary_halves(heads: int) -> Change:
 
 
 def several(names: str | tuple[str, ...]) -> tuple[str, ...]:
-    """One name or several, as a tuple in any case."""
+    """One name or several, always as a tuple."""
     return (names,) if isinstance(names, str) else names
 
 
@@ -76,15 +75,15 @@ def several(names: str | tuple[str, ...]) -> tuple[str, ...]:
 class Row:
     """One line of a table: their name, our name or names, and the change of shape.
 
-    `{e}` in their name stands for the number of an expert: theirs are `experts` tensors, ours is one of all
-    of them. A row without a name of theirs is about a tensor that only we have, and that must be 0.
+    `{e}` in their name is the number of an expert: theirs are `experts` tensors, ours is a single one. A row
+    without a name of theirs is for a tensor that only we have, and that must be 0.
     """
 
     theirs: str
     ours: str | tuple[str, ...]
     change: Change = SAME
     experts: int = 0
-    layers: tuple[int, int | None] = (0, None)  # which `{i}` it is about: from the first to before the second
+    layers: tuple[int, int | None] = (0, None)  # the range of `{i}`, excluding the second
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -95,13 +94,13 @@ class Row:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Our names, as a tuple in any case."""
+        """Our names, always as a tuple."""
         return several(self.ours)
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A tensor that other toolkits may store twice: checked where it is found, written where it is wanted."""
+    """A tensor that other toolkits may store twice: checked if it is found, written if needed."""
 
     name: str
     of: str
@@ -113,7 +112,7 @@ Table = list[Row | Copy]
 
 
 def linear(theirs: str, ours: str, bias: bool = True, change: Change = SAME) -> Table:
-    """The rows of a linear layer or a norm: its weight, and its bias where there is one."""
+    """The rows of a linear layer or a norm: its weight, and its bias if it has one."""
     kinds = ("weight", "bias") if bias else ("weight",)
     return [Row(f"{theirs}.{kind}", f"{ours}.{kind}", change) for kind in kinds]
 
@@ -133,14 +132,14 @@ def output(
     ours: str = "output.weight",
     written: bool = False,
 ) -> Row | Copy:
-    """The projection to the vocabulary: a tensor of its own, or the embedding, which may be stored again."""
+    """The projection to the vocabulary: a separate tensor, or the embedding, which may be stored again."""
     return Copy(theirs, embedding, written) if config.embedding.tie_output else Row(theirs, ours)
 
 
 def expand(rows: Iterable[Row], config: ModelConfig) -> Iterator[Row]:
-    """The rows with `{i}` counted through the layers of the stack that our name begins with.
+    """The rows with `{i}` expanded over the layers of the stack that our name begins with.
 
-    Yields as it goes, so that a config which claims a million layers fails at the first one missing.
+    A generator, so that a config which claims a million layers fails at the first one missing.
     """
     depths = {
         "encoder": config.layers,
@@ -158,8 +157,8 @@ def expand(rows: Iterable[Row], config: ModelConfig) -> Iterator[Row]:
 class Names:
     """Where a table's names are found in a checkpoint, whose own names may be older or shorter.
 
-    `prefix` stands before every name of the model's body and is missing in checkpoints that hold the
-    body alone; `older` are endings that old checkpoints use in the place of ours.
+    `prefix` precedes every name of the model's body and is missing in checkpoints of the body alone;
+    `older` are suffixes that old checkpoints use instead of the current ones.
     """
 
     def __init__(
@@ -176,7 +175,7 @@ class Names:
         self._actual = {prefix + name: actual for name, actual in newer.items()} | newer
 
     def allow(self, copies: Iterable[Copy]) -> None:
-        """Let a tensor be found by the name of a copy, where a checkpoint stores only that one."""
+        """Let a tensor be found by the name of a copy, if a checkpoint stores only that one."""
         for copy in copies:
             if copy.of not in self and copy.name in self:
                 self._actual[copy.of] = self._actual[copy.name]
@@ -185,11 +184,11 @@ class Names:
         return name in self._actual
 
     def find(self, name: str) -> str | None:
-        """The checkpoint's own name for a name of the table; None where it is not there."""
+        """The checkpoint's name for a name of the table; None if it is missing."""
         return self._actual.get(name)
 
     def get(self, name: str) -> str:
-        """As `find`, but a name that is not there is an error."""
+        """Like `find`, but a missing name is an error."""
         actual = self.find(name)
         if actual is None:
             raise UserError(
@@ -202,7 +201,7 @@ class Names:
 def check_names(
     rows: Iterable[Row], config: ModelConfig, names: Names, copies: Iterable[Copy], ignored: Iterable[str]
 ) -> None:
-    """Every row finds its tensor, and every tensor its row: else an error that names the tensor."""
+    """Check that every row has its tensor and every tensor its row; an error names the tensor."""
     used = {names.get(name) for row in expand(rows, config) for name in row.stored}
     used |= {actual for copy in copies if (actual := names.find(copy.name)) is not None}
     patterns = tuple(ignored)
@@ -222,7 +221,7 @@ def check_names(
 def fill(
     model: nn.Module, rows: Iterable[Row], config: ModelConfig, names: Names, theirs: Mapping[str, Tensor]
 ) -> None:
-    """Give a model built without memory their tensors, one after another, so that memory holds one copy."""
+    """Fill a model built on "meta" with their tensors, one after another, so that memory holds one copy."""
     places = {ours: (row, at) for row in expand(rows, config) for at, ours in enumerate(row.names)}
     shapes = shapes_of(model)
 
@@ -272,7 +271,7 @@ def to_theirs(rows: Iterable[Row], config: ModelConfig, ours: Mapping[str, Tenso
 
 
 def check_copies(copies: Iterable[Copy], names: Names, theirs: Mapping[str, Tensor]) -> None:
-    """A tensor that is stored twice must be stored the same twice."""
+    """A tensor that is stored twice must be the same both times."""
     for copy in copies:
         actual = names.find(copy.name)
         if actual is None:

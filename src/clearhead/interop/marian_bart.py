@@ -1,9 +1,9 @@
 """Marian, the translation models of OPUS-MT, and BART, which has the same layers.
 
 What is special: norms have ε = 1e-5; the output may have a bias. Marian is the
-original Transformer: its sines and cosines stand in halves, and source and target
+original Transformer: its sines and cosines are in halves, and source and target
 may have one vocabulary or two. BART learns its positions, whose tables begin with
-two rows that nothing reads, and encoder and decoder have a norm on the embeddings.
+two unused rows, and encoder and decoder have a norm on the embeddings.
 
 Shapes: E model width, V vocabulary.
 """
@@ -50,7 +50,7 @@ _CROSS = {
 
 
 def _layers(config: ModelConfig) -> Table:
-    """All layers, and what stands above the decoder."""
+    """All layers, and the parts above the decoder."""
     return [
         *linears("model.encoder.layers.{i}", "encoder.layers.{i}", _LAYER),
         *linears("model.decoder.layers.{i}", "decoder.layers.{i}", _LAYER | _CROSS),
@@ -60,7 +60,7 @@ def _layers(config: ModelConfig) -> Table:
 
 
 def _one_table(config: ModelConfig) -> Table:
-    """One embedding for both sides. Without tying, readers since version 5 want a copy for each of them."""
+    """One embedding for both sides. Without tying, readers since version 5 expect a copy for each side."""
     if config.embedding.tie_output:
         copies = [Copy(name, _SHARED) for name in _SIDES]
     else:
@@ -98,7 +98,7 @@ _SETTINGS = (
     Setting("tie_word_embeddings", "embedding.tie_output", "flag", True),
     Setting("max_position_embeddings", "position.max_length", default=1024),
 )
-# ε is written into the code there, not into the config.
+# ε is hard-coded there, not in the config.
 _OURS = {"family": "encoder-decoder", "norm.eps": 1e-5}
 _THEIRS = {"normalize_before": False, "add_final_layer_norm": False, "is_decoder": False}
 
@@ -127,10 +127,10 @@ def _write_marian(config: ModelConfig) -> dict[str, Any]:
 
 
 def _in_halves(config: ModelConfig, tensors: Tensors) -> Tensors:
-    """Our tensors as if the sines and cosines of the positions had always stood in halves.
+    """Our tensors as if the sines and cosines of the positions had always been in halves.
 
-    The order of the features of the residual stream is nobody's business but the positions': putting
-    them in another order in everything that reads or writes the stream gives the same model.
+    Only the positions fix the order of the residual stream's features: permuting them in everything that
+    reads or writes the stream gives the same model.
     """
     if config.position.name != "sinusoidal" or config.position.layout == "halves":
         return tensors

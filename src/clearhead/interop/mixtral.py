@@ -1,7 +1,7 @@
-"""Experts of other toolkits, and Mixtral: Llama with experts in place of its feed-forward nets.
+"""Experts of other toolkits, and Mixtral: Llama with experts instead of its feed-forward nets.
 
-What is special: each expert's matrices are tensors of their own there, and one tensor of all experts here.
-Mixtral balances by a loss alone, so that it has no bias for the choice: ours is 0.
+What is special: each expert's matrices are separate tensors there, and one tensor of all experts here.
+Mixtral balances only by a loss, so it has no routing bias: ours is 0.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MATRICES = {"w1": "gate", "w3": "inner", "w2": "output"}
 def expert_rows(
     there: str, here: str, matrices: Mapping[str, str], experts: int, first: int = 0
 ) -> list[Row]:
-    """The router's and the experts' rows; `there` and `here` are the part's names, from layer `first` on."""
+    """Rows of router and experts; `there` and `here` are the part's names, from layer `first` on."""
     layers = (first, None)
     stacked = [
         Row(f"{there}.experts.{{e}}.{name}.weight", f"{here}.{ours}", experts=experts, layers=layers)

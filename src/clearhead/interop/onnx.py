@@ -1,9 +1,9 @@
 """A bundle as ONNX graphs for onnxruntime and others: `encoder.onnx`, `decoder.onnx`, settings, tokenizers.
 
-An encoder-decoder becomes two graphs, a decoder one. What goes in and out stands
-in `docs/interop.md` and, by name, in the `config.json` written beside them. The
-graphs are recorded from our own models (`onnx_graphs.py`), so every dial that a
-model has is in them.
+An encoder-decoder becomes two graphs, a decoder one. `docs/interop.md` describes
+inputs and outputs, and the `config.json` next to the graphs names them. The graphs
+are traced from our own models (`onnx_graphs.py`), so they support every setting of
+a model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from clearhead.models.config import ModelConfig
 OPSET = 18
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
 
-Axes = dict[int, str]  # number of an axis that has no fixed size -> its name
+Axes = dict[int, str]  # index of a dynamic axis -> its name
 
 TOKENS: Axes = {0: "batch", 1: "new"}
 SOURCE: Axes = {0: "batch", 1: "source"}
@@ -43,7 +43,7 @@ GROWN: Axes = {0: "batch", 2: "past + new"}
 
 @dataclass(frozen=True)
 class Graph:
-    """One graph: the function, an example of what it is given, and the names of all that goes in and out."""
+    """One graph: the function, an example of its inputs, and the names of all inputs and outputs."""
 
     function: nn.Module
     example: tuple[Any, ...]
@@ -66,7 +66,7 @@ def export_onnx(bundle: Bundle, folder: Path) -> None:
 
 
 def encoder_graph(model: nn.Module, config: ModelConfig) -> Graph:
-    """The source in, the keys and values of all cross-attention out."""
+    """From the source to the keys and values of all cross-attention."""
     return Graph(
         EncoderGraph(model),
         (_ids(2, 3), _ids(2, 3)),
@@ -76,7 +76,7 @@ def encoder_graph(model: nn.Module, config: ModelConfig) -> Graph:
 
 
 def decoder_graph(model: nn.Module, config: ModelConfig) -> Graph:
-    """New tokens and what came before in, scores and what to remember out."""
+    """From new tokens and the past to scores and the new state."""
     alone = config.family == "decoder"
     layers = config.layers if alone else config.depth_of_decoder
     past = _example_keys_values(config, layers, 5)
@@ -91,11 +91,11 @@ def decoder_graph(model: nn.Module, config: ModelConfig) -> Graph:
 
 
 def _record(graph: Graph, path: Path) -> None:
-    """Run the function once on its example and write down what it does.
+    """Run the function once on its example and record it.
 
-    Recorded by tracing, which takes a second where `torch.export` takes minutes for a real model. Tracing
-    cannot see a choice that depends on numbers, and these models make none; its warnings name the checks
-    of ids and shapes, which are made here and now, once.
+    It is traced, which takes a second where `torch.export` takes minutes for a real model. Tracing cannot
+    record a branch that depends on values, and these models have none; its warnings concern the checks of ids
+    and shapes, which run once, during tracing.
     """
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -107,7 +107,7 @@ def _record(graph: Graph, path: Path) -> None:
             output_names=list(graph.outputs),
             dynamic_axes=graph.inputs | graph.outputs,
             opset_version=OPSET,
-            # Runtimes fold constants as they load; folded here, a tied embedding would be stored twice.
+            # Runtimes fold constants on loading; folded here, a tied embedding would be stored twice.
             do_constant_folding=False,
             dynamo=False,
         )

@@ -1,9 +1,9 @@
-"""Our models as the plain functions of tensors that ONNX graphs are: everything in, everything out.
+"""Our models as pure functions of tensors, as ONNX graphs need them: all state is passed in and out.
 
-A graph keeps no state, so what a decoder remembers goes in as `past` and comes out
-longer. Attention is computed by the reference kernel, whose few operations any
-runtime has. Which tokens are real is said by masks, 1 for real and 0 for padding:
-a text may be padded on either side, and its positions count its real tokens.
+A graph keeps no state, so a decoder's state goes in as `past` and comes out
+longer. The reference kernel computes attention, with a few operations that any
+runtime has. Masks say which tokens are real, 1 for real and 0 for padding: a text
+may be padded on either side, and its positions count its real tokens.
 
 Shapes: B rows, S source tokens, P past tokens, T new tokens, E model width, G
 key/value heads, K and V sizes of one head, W vocabulary.
@@ -27,7 +27,7 @@ from clearhead.nn.tokens import Place, Tokens
 
 
 class Given(Mask):
-    """A mask that is simply given, (B or 1, 1, T or 1, S)."""
+    """A mask that is given, (B or 1, 1, T or 1, S)."""
 
     def __init__(self, visible: Tensor) -> None:
         self.visible = visible
@@ -37,7 +37,7 @@ class Given(Mask):
 
 
 class Past(KeyValues):
-    """Self-attention's keys and values so far, from outside: new ones are put behind them."""
+    """Self-attention's keys and values so far, passed in: new ones are appended."""
 
     def __init__(self, k: Tensor, v: Tensor) -> None:
         super().__init__()
@@ -70,10 +70,10 @@ class EncoderGraph(nn.Module):
 
 
 class DecoderGraph(nn.Module):
-    """New tokens (B, T) behind those of the past, in a decoder alone or behind a source.
+    """New tokens (B, T) after those of the past, in a decoder-only model or with a source.
 
     `mask` says which tokens are real: a decoder's own, past and new (B, P+T), or else the source's (B, S),
-    whose keys and values are `cross`; behind a source all rows are equally long.
+    whose keys and values are `cross`; with a source all rows are equally long.
     """
 
     def __init__(self, model: Any) -> None:
@@ -103,7 +103,7 @@ class DecoderGraph(nn.Module):
 
 
 class SpelledOutRMSNorm(nn.Module):
-    """`RMSNorm` in single operations: the one torch has in one piece is unknown to this opset."""
+    """`RMSNorm` in single operations: this opset does not have torch's fused one."""
 
     def __init__(self, norm: RMSNorm) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class SpelledOutRMSNorm(nn.Module):
 
 
 def plain(model: nn.Module) -> nn.Module:
-    """A model made ready, in place: float32 on the host, and all in operations that the opset has."""
+    """Prepare a model in place: float32 on the host, and only operations that the opset has."""
     model = model.to("cpu", torch.float32).eval()
     for module in list(model.modules()):
         if isinstance(module, MultiHeadAttention):
@@ -127,7 +127,7 @@ def plain(model: nn.Module) -> nn.Module:
 
 
 def _positions(mask: Tensor) -> Tensor:
-    """How many real tokens stand before each, (B, S); padding stands wherever, since nobody sees it."""
+    """How many real tokens precede each, (B, S); padding may have any position, since it is never seen."""
     return (mask.cumsum(dim=1) - 1).clamp(min=0)
 
 
@@ -141,7 +141,7 @@ def _shown(mask: Tensor) -> Mask:
 
 
 def _state(past: list[Tensor], cross: list[Tensor]) -> DecoderState:
-    memories = [Memory() for _ in cross[::2]]  # none in a decoder alone
+    memories = [Memory() for _ in cross[::2]]  # empty in a decoder-only model
     for memory, (k, v) in zip(memories, _pairs(cross), strict=True):
         memory.k, memory.v = k, v
     return DecoderState([Past(k, v) for k, v in _pairs(past)], memories)

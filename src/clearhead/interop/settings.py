@@ -1,8 +1,8 @@
 """Reading and writing the `config.json` of other toolkits, one checked setting at a time.
 
-A setting that is missing takes the value its toolkit would give it; one of the
-wrong type, or one that asks for maths this toolkit has not got, is refused with
-a sentence that names it. Knows nothing about any one family.
+A missing setting gets its toolkit's default; a setting of the wrong type, or one that
+needs maths this toolkit does not have, is refused with a message that names it.
+Knows nothing about any one family.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from clearhead.base.errors import UserError, shown
 
-# Their names of activations -> ours. Of several that are one function, the first is the one we write.
+# Their names of activations -> ours. If several are the same function, we write the first.
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
@@ -68,14 +68,14 @@ class Settings:
         return ACTIVATIONS[value]
 
     def table(self, name: str) -> dict[str, Any]:
-        """A nested table; empty where there is none."""
+        """A nested table; empty if there is none."""
         value = self._get(name, {})
         if not isinstance(value, Mapping):
             self.refuse(name, value, "a table is needed")
         return dict(value)
 
     def id(self, name: str) -> int | None:
-        """A token id, or None; the first where several are listed."""
+        """A token id, or None; the first if several are listed."""
         value = self.plain.get(name)
         if isinstance(value, list) and value:
             value = value[0]
@@ -83,17 +83,17 @@ class Settings:
         return value if type(value) is int and value >= 0 else None
 
     def has(self, name: str) -> bool:
-        """Whether the file says anything about a setting; null says nothing."""
+        """Whether the file has a setting; null counts as missing."""
         return self.plain.get(name) is not None
 
     def fixed(self, values: Mapping[str, Any]) -> None:
-        """Settings that would change the maths and must have these values where they are given."""
+        """Settings that would change the maths and must have these values if given."""
         for name, value in values.items():
             if self.has(name) and self.plain[name] != value:
                 self.refuse(name, self.plain[name], f"only {value!r} can be imported")
 
     def equal(self, *names: str) -> None:
-        """Settings that may differ there and are one here."""
+        """Settings that may differ there but are one here."""
         found = {name: self.plain[name] for name in names if self.has(name)}
         if len({repr(value) for value in found.values()}) > 1:
             listed = " and ".join(f"{name}={value!r}" for name, value in found.items())
@@ -103,7 +103,7 @@ class Settings:
             )
 
     def refuse(self, name: str, value: Any, reason: str) -> NoReturn:
-        """One sentence about one setting."""
+        """Raise a UserError about one setting."""
         raise UserError(f"{self.where} has {name}={shown(value)}, which cannot be imported: {reason}.")
 
     def _get(self, name: str, default: Any) -> Any:

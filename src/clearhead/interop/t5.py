@@ -1,4 +1,4 @@
-"""T5, version 1.0 (ReLU, tied and scaled output) and 1.1 (gated GELU, output of its own).
+"""T5, version 1.0 (ReLU, tied and scaled output) and 1.1 (gated GELU, untied output).
 
 What is special: no biases anywhere; scores are not scaled; one table of relative
 positions in each stack, stored with its first layer; a tied output is scaled by
@@ -16,7 +16,7 @@ from clearhead.models.config import ModelConfig
 
 
 def _stack(stack: str, config: ModelConfig, attentions: dict[str, str]) -> Table:
-    """The layers of the encoder or the decoder, whose sub-layers are counted."""
+    """The layers of the encoder or the decoder, whose sub-layers are numbered."""
     layer = {}
     for number, (block, attention) in enumerate(attentions.items()):
         for letter, name in {"q": "query", "k": "key", "v": "value", "o": "output"}.items():
@@ -42,7 +42,7 @@ def _table(config: ModelConfig) -> Table:
         *(Copy(f"{stack}.embed_tokens.weight", "shared.weight") for stack in ("encoder", "decoder")),
         *_stack("encoder", config, own),
         *_stack("decoder", config, own | {"EncDecAttention": "cross_attention"}),
-        # Readers before version 5 of transformers take an unscaled output for a matrix of its own.
+        # Before version 5, transformers takes an unscaled output for an untied one.
         output(config, "shared.weight", written=not _scaled(config)),
     ]
 
@@ -52,7 +52,7 @@ def _scaled(config: ModelConfig) -> bool:
 
 
 def _read(settings: Settings, names: Names, flat: Flat) -> Flat:
-    """`relu`, `gated-gelu` and the like; the latter has always meant the tanh form. And the output."""
+    """The output, and `relu`, `gated-gelu` and the like; the latter has always meant the tanh form."""
     kind = settings.plain.get("feed_forward_proj") or "relu"
     gate, _, name = str(kind).rpartition("-")
     if gate not in ("", "gated"):
@@ -77,7 +77,7 @@ def _write(config: ModelConfig) -> dict[str, Any]:
     if config.feedforward.gated:
         activation = "gated-gelu" if activation == "gelu_new" else f"gated-{activation}"
     scaled = _scaled(config)
-    # Readers before and after version 5 of transformers learn of the scale from one or the other.
+    # Readers before and since version 5 of transformers get the scale from one or the other.
     return {"feed_forward_proj": activation, "tie_word_embeddings": scaled, "scale_decoder_outputs": scaled}
 
 
@@ -114,6 +114,6 @@ T5 = Family(
     read_more=_read,
     write_more=_write,
     table=_table,
-    # a bias that early checkpoints carry and no version of the model uses
+    # a bias that early checkpoints contain and no version of the model uses
     ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
 )

@@ -1,9 +1,9 @@
-"""The tokenizer of a Hugging Face folder, with what it puts around texts; both ways.
+"""The tokenizer of a Hugging Face folder, with its framing of texts; both ways.
 
-`tokenizer.json` holds the vocabulary and, as a rule, the template around texts;
-`tokenizer_config.json` and `special_tokens_map.json` say which tokens play which
-role. A file without a template leaves it to the class of its tokenizer, named in
-`tokenizer_config.json`, or else the one of its model's family.
+`tokenizer.json` holds the vocabulary and, usually, the template around texts;
+`tokenizer_config.json` and `special_tokens_map.json` say which token has which
+role. A file without a template uses that of its tokenizer class, named in
+`tokenizer_config.json`, or else that of its model's family.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from clearhead.text.tokenizer import FILE_NAME, LARGEST, Tokenizer
 SETTINGS = "tokenizer_config.json"
 SPECIAL = "special_tokens_map.json"
 
-# The role of a token and its names there; a later name counts where there is no earlier one.
+# The role of a token and its names there, in order of precedence.
 _NAMES = {
     "pad": ("pad_token",),
     "start": ("bos_token", "cls_token"),
@@ -54,7 +54,7 @@ _CLASS_OF_FAMILY = {"bart": "Bart", "bert": "Bert", "t5": "T5", "marian": "Maria
 
 
 class Found(NamedTuple):
-    """What a folder says about texts; None of each where it says nothing."""
+    """What a folder says about texts; each is None if it says nothing."""
 
     tokenizer: Tokenizer | None
     source_tokenizer: Tokenizer | None
@@ -62,9 +62,9 @@ class Found(NamedTuple):
 
 
 def read_tokenizers(folder: Path, model_type: str, segments: bool) -> Found:
-    """The tokenizers of a folder, and what stands around texts; `segments`: the model has some.
+    """The tokenizers of a folder, and the framing of texts; `segments`: the model has some.
 
-    No framing either for a folder that clearhead 0.1 wrote: its own models have one without saying so.
+    There is no framing for a folder that clearhead 0.1 wrote either: its models have an implicit one.
     """
     target, source = (_read(folder, name) for name in (FILE_NAME, SOURCE_TOKENIZER))
     if target is None:
@@ -83,7 +83,7 @@ def read_tokenizers(folder: Path, model_type: str, segments: bool) -> Found:
 
 
 def _read(folder: Path, name: str) -> Tokenizer | None:
-    """A tokenizer with the roles that the folder gives its tokens; ours have them in their own file."""
+    """A tokenizer with the roles that the folder gives its tokens; ours state them in their own file."""
     if not (folder / name).exists():
         return None
     found = Tokenizer.load(folder / name)
@@ -101,9 +101,9 @@ def _read(folder: Path, name: str) -> Tokenizer | None:
 
 
 def _tidying(tokenizer: Tokenizer) -> Tokenizer:
-    """With a decoder that takes out spaces before punctuation, as transformers does by itself where asked.
+    """Add a decoder that removes spaces before punctuation, as transformers does if configured.
 
-    Not for byte-pair encoding, whose texts it would spoil: there transformers passes over the setting, too.
+    Not for byte-pair encoding, whose texts it would damage: there transformers ignores the setting too.
     """
     plain = json.loads(tokenizer.to_json())
     if plain["model"].get("type") == "BPE" or plain["decoder"] is None:
@@ -154,29 +154,29 @@ def _framing(tokenizer: Tokenizer, settings: Mapping[str, Any], model_type: str)
 
 
 def write_tokenizers(bundle: Bundle, folder: Path) -> None:
-    """A bundle's tokenizers as files of the `tokenizers` library that put around texts what we do."""
+    """A bundle's tokenizers as files of the `tokenizers` library that frame texts as we do."""
     if bundle.tokenizer is None:
         return
     framings = framings_of(bundle)
     own = framings.source if _reads_sources(bundle) else framings.target
     plain = with_template(bundle.tokenizer, own).backend.to_str(pretty=True)
-    # without what `Tokenizer.save` adds about roles, of which transformers complains: its settings name them
+    # without the roles that `Tokenizer.save` adds, about which transformers complains: its settings name them
     (folder / FILE_NAME).write_text(plain, encoding="utf-8")
     if bundle.source_tokenizer is not None:
         with_template(bundle.source_tokenizer, framings.source).save(folder / SOURCE_TOKENIZER)
 
 
 def write_settings(bundle: Bundle, folder: Path) -> None:
-    """The `tokenizer_config.json` for transformers: roles, length, and what a model is to be given."""
+    """The `tokenizer_config.json` for transformers: roles, length, and the model's inputs."""
     if bundle.tokenizer is not None:
         limit = bundle.metadata.get("source_limit")
         write_json(folder / SETTINGS, _tokenizer_settings(bundle.tokenizer, bundle.config, limit))
 
 
 def _reads_sources(bundle: Bundle) -> bool:
-    """Whether the tokenizer that is a folder's only one there reads sources, be it that it writes as well.
+    """Whether the folder's only tokenizer there reads sources, even if it also writes.
 
-    That of a decoder reads prompts, which are sources where there is a separator behind them.
+    A decoder's tokenizer reads prompts, which are sources if a separator follows them.
     """
     separated = bool(framings_of(bundle).source.after)
     return (bundle.config.family != "decoder" or separated) and bundle.source_tokenizer is None
@@ -198,11 +198,11 @@ def _tokenizer_settings(tokenizer: Tokenizer, config: ModelConfig, limit: Any) -
         "clean_up_tokenization_spaces": False,
     }
     if config.family == "decoder":
-        plain["padding_side"] = "left"  # what is written follows the prompt at once
+        plain["padding_side"] = "left"  # generated text directly follows the prompt
     if isinstance(limit, int):
-        plain["model_max_length"] = limit  # as far as a source was read in training
+        plain["model_max_length"] = limit  # the longest source in training
     elif config.position.name == "learned":
         plain["model_max_length"] = config.position.max_length
     if tokenizer.literal:
-        plain["split_special_tokens"] = True  # a text that says "<stop>" means those letters
+        plain["split_special_tokens"] = True  # "<stop>" in a text means those letters
     return plain

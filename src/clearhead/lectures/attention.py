@@ -1,7 +1,7 @@
-"""The attention examples, recomputed through the library's own attention.
+"""The attention examples, recomputed with the library's attention.
 
-Each function takes the example as the slide gives it and returns its steps. All
-is done in float64. Shapes: T queries, S keys, E model width; one row, one head.
+Each function takes the example from the slide and returns its steps, all
+in float64. Shapes: T queries, S keys, E model width; one row, one head.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def one_head(width: int, score: str = "scaled_dot", position: Position | None = 
 
 
 def set_weight(linear: nn.Linear, weight: Tensor) -> None:
-    """Give a projection the matrix that stands on the slide, as `x @ weight.T`."""
+    """Set a projection to the slide's matrix, as `x @ weight.T`."""
     with torch.no_grad():
         linear.weight.copy_(weight)
 
@@ -56,7 +56,7 @@ def problem_of(q: Tensor, k: Tensor, v: Tensor, score: Score, mask: masks.Mask |
 
 
 def given_scores(scores: Tensor, mask: masks.Mask, values: Tensor | None = None) -> Problem:
-    """A problem whose scores are given: with the identity as keys, a query is its own row of scores."""
+    """A problem with given scores: with the identity as keys, a query is its own row of scores."""
     keys = torch.eye(scores.shape[1], dtype=scores.dtype)
     score = build_score("dot", 1, scores.shape[1], scores.shape[1], 1)
     return problem_of(scores, keys, keys if values is None else values, score, mask)
@@ -72,7 +72,7 @@ def _projecting(source: Source, transposed: bool) -> MultiHeadAttention:
 
 
 def tutorial_self_attention(source: Source) -> list[Step]:
-    """Columns are tokens on the slide and rows are tokens here, so everything is transposed at the border."""
+    """On the slide columns are tokens, here rows are, so inputs and outputs are transposed."""
     x = tensor(source.inputs["X"]).T[None]  # (1, T, E)
     attention = _projecting(source, transposed=False)
     problem = attention.problem(x)
@@ -128,7 +128,7 @@ def attention_matrix_operations(source: Source) -> list[Step]:
 
 
 def _weights(source: Source, formula: str, problem: Problem) -> Step:
-    """Weights beside printed ones, of which it is told whether they add up to 1."""
+    """Weights next to the printed ones, with a note on whether those sum to 1."""
     sums = ", ".join(f"{sum(row):.3f}" for row in source.printed["weights"])
     return source.step("weights", formula, problem.weights()[0, 0], f"The printed rows add up to {sums}.")
 
@@ -167,7 +167,7 @@ def _masked_scores(source: Source, problem: Problem, words: tuple[str, ...] = ()
 
 
 def contextual_apple(source: Source) -> list[Step]:
-    """Rows divided by their sum, as the slide does, and a softmax, as it says."""
+    """Rows divided by their sum, as the slide computes, and a softmax, as it says."""
     fruit, brand = (_apple_by_row_sum(source, word) for word in ("fruit", "brand"))
     row, words, values = _apple_row(source, "fruit")
     whole = given_scores(row, masks.Everything(), values)
@@ -191,7 +191,7 @@ def contextual_apple(source: Source) -> list[Step]:
 
 
 def _apple_row(source: Source, word: str) -> tuple[Tensor, tuple[str, ...], Tensor]:
-    """Apple's similarities (1, S), the words they belong to, and the words' vectors where known, else 0."""
+    """Apple's similarities (1, S), their words, and the words' vectors if known, else 0."""
     words = tuple(source.inputs["words"][word])
     known = {name: source.inputs[name] for name in ("apple", word)}
     values = tensor([known.get(name, [0, 0]) for name in words])
@@ -199,7 +199,7 @@ def _apple_row(source: Source, word: str) -> tuple[Tensor, tuple[str, ...], Tens
 
 
 def apple_sentence_two(source: Source) -> list[Step]:
-    """The second sentence alone, by the row's sum and by a softmax."""
+    """The second sentence alone, by row sums and by a softmax."""
     row, words, values = _apple_row(source, "brand")
     of_two = given_scores(row, masks.Boolean(row > 0), values)
     whole = given_scores(row, masks.Everything()).weights()[0, 0]
@@ -212,7 +212,7 @@ def apple_sentence_two(source: Source) -> list[Step]:
 
 
 def _apple_by_row_sum(source: Source, word: str) -> list[Step]:
-    """x / Σx is the softmax of log x; what is not alike at all has log 0 = −∞ and is hidden instead."""
+    """x / Σx is the softmax of log x; a similarity of 0 has log 0 = −∞ and is masked instead."""
     row, words, values = _apple_row(source, word)
     problem = given_scores(row.clamp(min=1e-30).log(), masks.Boolean(row > 0), values)
     apple, other = source.inputs["apple"], source.inputs[word]

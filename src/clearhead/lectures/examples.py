@@ -1,4 +1,4 @@
-"""The table of worked examples: name → what the slide gives and how it is recomputed."""
+"""The table of worked examples: name → the slide's input and how to recompute it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Example:
 
     @property
     def erratum_at(self) -> int | None:
-        """The step with which the erratum is shown, and not before; None where there is none."""
+        """The first step at which the erratum is shown; None if there is none."""
         if self.source.erratum is None:
             return None
         named = [number for number, step in enumerate(self.steps) if step.name == self.source.erratum_step]
@@ -123,7 +123,7 @@ def as_plain(one: Example) -> dict[str, Any]:
 
 
 def summary(found: Iterable[Example]) -> str:
-    """One line: how many examples were recomputed, and what became of the printed numbers."""
+    """One line: how many examples were recomputed, and how the printed numbers compare."""
     found = list(found)
     marks = sum((one.marks() for one in found), Counter[Mark]())
     noun = "example" if len(found) == 1 else "examples"

@@ -1,4 +1,4 @@
-"""The lectures' examples of whole layers and of the whole model, recomputed through the library's own layers.
+"""The lectures' examples of whole layers and of the whole model, recomputed with the library's layers.
 
 Shapes: T tokens, S keys, E model width; one row, float64.
 """
@@ -17,8 +17,8 @@ from clearhead.nn.layers import NormConfig, build_norm
 from clearhead.nn.positions import Sinusoidal
 from clearhead.nn.tokens import Tokens
 
-HALF = 0.005  # of a unit of the second decimal, which is how far a printed weight may be off
-ROUNDED = 0.05  # the same for a score that is printed to one decimal
+HALF = 0.005  # of a unit of the second decimal: how far off a printed weight may be
+ROUNDED = 0.05  # the same for a score printed to one decimal
 
 
 def identity_heads(width: int, heads: int) -> MultiHeadAttention:
@@ -83,7 +83,7 @@ def _impossible(scores: Tensor, weights: Tensor, off: float) -> int:
 
 
 def multi_head_split(source: Source) -> list[Step]:
-    """Two heads of size 2, one of size 4, and how many parameters each reading has."""
+    """Two heads of size 2, one of size 4, and the parameter count of each interpretation."""
     x, heads = tensor(source.inputs["X"])[None], source.inputs["heads"]
     width = x.shape[2]
     several, single = identity_heads(width, heads), identity_heads(width, 1)
@@ -157,7 +157,7 @@ def training_and_inference(source: Source) -> list[Step]:
 
 
 def cross_attention_student(source: Source) -> list[Step]:
-    """Scores that give the printed weights, and the mix of the values by them."""
+    """Scores that give the printed weights, and the values averaged with them."""
     weights, vectors = tensor([source.inputs["weights"]]), tensor(source.inputs["vectors"])
     scores = (weights / weights.min()).log()
     problem = given_scores(scores, masks.Everything(), vectors)
@@ -178,7 +178,7 @@ def cross_attention_student(source: Source) -> list[Step]:
 
 
 def keras_sizes(source: Source) -> list[Step]:
-    """Our weights, which are matrices, seen in the shapes Keras gives them, for three sizes."""
+    """Our weights, which are matrices, in Keras's shapes, for three sizes."""
     width, tokens = source.inputs["width"], source.inputs["tokens"]
     parts = ("query", "key", "value", "output")
     names = tuple(f"{part} {kind}" for part in parts for kind in ("weight", "bias"))
@@ -210,7 +210,7 @@ def keras_sizes(source: Source) -> list[Step]:
 
 
 def layer_norm(source: Source) -> list[Step]:
-    """By the right formula, by ours with its epsilon, and by the one on the slide."""
+    """By the correct formula, by ours with its epsilon, and by the one on the slide."""
     x = tensor(source.inputs["x"])  # (1, E)
     mean, deviation = x.mean(), x.std(correction=0)
     own = build_norm(NormConfig(eps=1e-5), x.shape[1]).double()

@@ -1,4 +1,4 @@
-"""The position examples, recomputed through the library's own position schemes.
+"""The position examples, recomputed with the library's position schemes.
 
 Shapes: T tokens, E model width; one row, one head, float64.
 """
@@ -15,7 +15,7 @@ from clearhead.nn.tokens import Tokens
 
 
 def sinusoidal_positions(source: Source) -> list[Step]:
-    """The waves alone, and added to the embeddings."""
+    """The sinusoids alone, and added to the embeddings."""
     x = tensor(source.inputs["X"])[None]  # (1, T, E)
     scheme, tokens = Sinusoidal(), Tokens.padded(x.shape[1])
     waves, total = scheme.embed(torch.zeros_like(x), tokens)[0], scheme.embed(x, tokens)[0]
@@ -29,7 +29,7 @@ def sinusoidal_positions(source: Source) -> list[Step]:
 
 
 def rotary_distance(source: Source) -> list[Step]:
-    """The scores of one phrase at two places, with rotary and with sinusoidal positions."""
+    """The scores of one phrase at two positions, with rotary and with sinusoidal positions."""
     x, words = tensor(source.inputs["X"])[None], tuple(source.inputs["words"])
     near, far = (Tokens.padded(x.shape[1], start=start) for start in source.inputs["starts"])
     turning = one_head(x.shape[2], position=Rotary(x.shape[2]))

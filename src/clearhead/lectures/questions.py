@@ -27,7 +27,7 @@ BLOCK = 20  # draws at a time
 
 
 def row_sum_weights(rows: Tensor) -> Tensor:
-    """Rows divided by their sum: x / Σx is the softmax of log x, with log 0 hidden by a mask."""
+    """Rows divided by their sum: x / Σx is the softmax of log x, with log 0 masked."""
     return given_scores(rows.clamp(min=1e-30).log(), masks.Boolean(rows > 0)).weights()[0, 0]
 
 
@@ -90,7 +90,7 @@ def look_up_table(source: Source) -> list[Step]:
 
 
 def softmax_gradient(source: Source) -> list[Step]:
-    """One score against 0, the slide's products before and after scaling, and random products by width."""
+    """One score versus 0, the slide's products before and after scaling, and random products by width."""
     given = source.inputs
     scaled = [dot / math.sqrt(size) for dot, size in zip(given["dots"], given["dimensions"], strict=True)]
     spread, plain, divided = random_scores(tuple(given["widths"]), given["draws"], given["keys"])
@@ -133,13 +133,13 @@ def _slope(score: float) -> float:
 def random_scores(
     widths: tuple[int, ...], draws: int, keys: int
 ) -> tuple[list[float], list[list[float]], list[list[float]]]:
-    """The deviation of q · k, and norm of the Jacobian and largest weight without and with scaling."""
+    """The deviation of q · k, and the Jacobian's norm and the largest weight without and with scaling."""
     rng = np.random.default_rng(0)
     spread: list[float] = []
     found: tuple[list[list[float]], list[list[float]]] = ([[], []], [[], []])
     for width in widths:
         q = rng.standard_normal((draws, width))
-        # in blocks, which draw the same numbers as all at once and stay in the processor's cache
+        # in blocks, which draw the same numbers as all at once and fit into the processor's cache
         blocks = [
             np.einsum(
                 "nd,nkd->nk", q[n : n + BLOCK], rng.standard_normal((len(q[n : n + BLOCK]), keys, width))
@@ -207,7 +207,7 @@ def cat_monkey_dog(source: Source) -> list[Step]:
 
 
 def cross_attention_questions(source: Source) -> list[Step]:
-    """The entropies of the made-up language: what no model can go below."""
+    """The entropies of the artificial language: the lower bound for any model."""
     words, length = source.inputs["words"], source.inputs["length"]
     register = math.log(source.inputs["registers"])
     everything = register / (length + 1)
@@ -271,7 +271,7 @@ def position_guidelines(source: Source) -> list[Step]:
 
 @functools.cache
 def _sinusoid_gap(longest: int, features: int) -> float:
-    """The smallest largest difference of any two rows."""
+    """The minimum over all pairs of rows of their largest difference."""
     rows = Sinusoidal().embed(torch.zeros(1, longest + 1, features).double(), Tokens.padded(longest + 1))[0]
     apart = torch.cdist(rows, rows, p=float("inf"))
     apart.fill_diagonal_(float("inf"))
@@ -279,7 +279,7 @@ def _sinusoid_gap(longest: int, features: int) -> float:
 
 
 def which_architecture(source: Source) -> list[Step]:
-    """Parameters of the three, and which words each of them lets a word see."""
+    """Parameters of the three, and which words each lets a word see."""
     given = source.inputs
     plain = {"width": given["width"], "layers": given["layers"], "vocabulary": given["vocabulary"]}
     plain |= {"attention": {"heads": given["heads"]}}
@@ -302,7 +302,7 @@ def which_architecture(source: Source) -> list[Step]:
 
 
 def reading_range(source: Source) -> list[Step]:
-    """Scores and cache by the numbers."""
+    """Scores and cache in numbers."""
     given = source.inputs
     tokens, layers, heads = given["tokens"], given["layers"], given["heads"]
     pairs, cache = tokens**2, 2 * layers * given["width"] * given["bytes"]

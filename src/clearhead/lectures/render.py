@@ -1,7 +1,7 @@
 """Worked examples as text: tables for a terminal, a page of Markdown, and the list of names.
 
-Nothing is computed here. Markdown is the same on every machine, so that the
-page in the documentation can be compared with it.
+Nothing is computed here. The Markdown is the same on every machine, so
+the page in the documentation can be compared with it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ DECIMALS = 4  # of our own numbers, at most
 
 # after a printed number in a terminal, with its colour
 SIGNS = {
-    Mark.RIGHT: (" ", ""),  # so that the digits stand below each other
+    Mark.RIGHT: (" ", ""),  # aligns the digits
     Mark.TRUNCATED: ("↓", "yellow"),
     Mark.LAST_DIGIT: ("≈", "yellow"),
     Mark.WRONG: ("✗", "bold red"),
 }
-# a wrong number is struck out, the others stand beside ours with a word
+# a wrong number is struck out, the others follow ours with a note
 MARKDOWN = {Mark.TRUNCATED: "{} (cut: {})", Mark.LAST_DIGIT: "{} (last digit: {})", Mark.WRONG: "{} ~~{}~~"}
 
 TOLERANCE = (
@@ -82,7 +82,7 @@ def listing() -> str:
 
 
 def needed_decimals(table: Table, most: int = DECIMALS) -> int:
-    """As few decimals as show every number of a table exactly, or the most we show.
+    """The fewest decimals that show every number of a table exactly, or the most we show.
 
     >>> needed_decimals(((1.25, 0.5),)), needed_decimals(((2.0, 1.0),)), needed_decimals(((1 / 3,),))
     (2, 0, 4)
@@ -92,7 +92,7 @@ def needed_decimals(table: Table, most: int = DECIMALS) -> int:
 
 
 def written(number: Number, decimals: int) -> str:
-    """A number with a real minus sign; what rounds to nothing has no sign."""
+    """A number with a real minus sign; zero after rounding has no sign."""
     if not math.isfinite(number):
         return "∞" if number > 0 else "−∞"
     shown = f"{number:.{decimals}f}"
@@ -121,7 +121,7 @@ def our_cells(step: Step) -> list[list[str]]:
 
 
 def to_terminal(found: Sequence[Example], console: Console | None = None) -> None:
-    """Print examples with their tables and the line that counts them; plain text where it is no terminal."""
+    """Print examples with their tables and the summary; plain text unless it is a terminal."""
     console = console or Console(highlight=False)
     if console.is_terminal:
         _print(found, console)
@@ -158,13 +158,13 @@ def _print(found: Sequence[Example], console: Console) -> None:
 
 
 def _given(one: Example, console: Console) -> RenderableType:
-    """What the example starts from, side by side."""
+    """The example's inputs, side by side."""
     tables = [_grid(step.name, our_cells(step), step) for step in one.given()]
     return Group(Text("given", style="bold cyan"), _beside(tables, console))
 
 
 def _step(step: Step, console: Console) -> RenderableType:
-    """The formula, our table, the printed one beside it if it differs, and the note."""
+    """The formula, our table, the printed one next to it if it differs, and the note."""
     tables = [_grid("recomputed", our_cells(step), step)]
     verdict = ""
     if step.printed is not None and not any(step.faults()):
@@ -182,7 +182,7 @@ def _step(step: Step, console: Console) -> RenderableType:
 
 
 def _beside(tables: Sequence[RichTable], console: Console) -> RenderableType:
-    """Tables next to each other, or below each other where the terminal is too narrow."""
+    """Tables side by side, or stacked if the terminal is too narrow."""
     gap, indent = 4, 2
     needed = sum(console.measure(table).maximum + gap for table in tables) - gap + indent
     if needed > console.width:

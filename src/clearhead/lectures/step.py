@@ -1,8 +1,8 @@
-"""The worked examples as the slides give them (the TOML files), and one step: our numbers beside theirs.
+"""The worked examples as given on the slides (the TOML files), and one step: our numbers next to theirs.
 
-A printed number is judged by the decimals it was printed with: a table is taken
-to be printed with as many as its longest number has, and a number is right if it
-is within half a unit of the last of them. Knows nothing about how steps are
+A printed number is judged by the decimals it was printed with: we assume that a
+table is printed with as many as its longest number has, and a number is right if
+it is within half a unit of the last one. Knows nothing about how steps are
 computed or drawn.
 """
 
@@ -22,28 +22,28 @@ Number = float | int
 Table = tuple[tuple[Number, ...], ...]  # rows may differ in length
 Printed = tuple[tuple[Number | str, ...], ...]  # strings keep the zeros a slide prints: "0.50"
 
-SLACK = 1e-9  # what float64 loses on the way; far below any printed decimal
+SLACK = 1e-9  # rounding errors of float64; far below any printed decimal
 
 
 class Mark(Enum):
-    """What a printed number is against the recomputed one."""
+    """How a printed number compares with the recomputed one."""
 
     RIGHT = "right"
-    TRUNCATED = "truncated"  # cut off where it should have been rounded
-    LAST_DIGIT = "off in the last digit"  # by less than two units of it: rounding carried along
+    TRUNCATED = "truncated"  # truncated where it should have been rounded
+    LAST_DIGIT = "off in the last digit"  # by less than two units of it: accumulated rounding
     WRONG = "wrong"
 
 
 @dataclass(frozen=True)
 class Step:
-    """A named table with the formula that gives it, and the table the slide prints for it, if any."""
+    """A named table with its formula, and the table the slide prints for it, if any."""
 
     name: str
     formula: str
     table: Table
     printed: Printed | None = None
     note: str = ""
-    rows: tuple[str, ...] = ()  # labels, where they help
+    rows: tuple[str, ...] = ()  # labels, if they help
     columns: tuple[str, ...] = ()
 
     def marks(self) -> list[list[Mark]]:
@@ -65,7 +65,7 @@ class Step:
 
 
 def judge(printed: Number, ours: Number, decimals: int) -> Mark:
-    """Compare a number printed with so many decimals with the recomputed one.
+    """Compare a number printed with this many decimals with the recomputed one.
 
     >>> judge(0.38, 0.3775, 2).value, judge(0.37, 0.3775, 2).value
     ('right', 'truncated')
@@ -82,7 +82,7 @@ def judge(printed: Number, ours: Number, decimals: int) -> Mark:
 
 
 def decimals_of(table: Printed) -> int:
-    """Decimals of the number that has most of them.
+    """The decimals of the number that has the most.
 
     >>> decimals_of(((0.248, 0, 0.14),)), decimals_of((("0.50", "0.50"),))
     (3, 2)
@@ -102,16 +102,16 @@ def as_table(values: Tensor | Sequence[Any] | Number) -> Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One example as a slide gives it."""
+    """One example as given on a slide."""
 
     deck: str
     title: str
     about: str
     inputs: Mapping[str, Any]
     printed: Mapping[str, Any] = field(default_factory=dict)
-    erratum: str | None = None  # what the slide has wrong, and what is right
+    erratum: str | None = None  # what is wrong on the slide, and what is right
     erratum_step: str = ""  # where that shows; by default at the first printed number that is not right
-    question: str = ""  # what the lecture asks, and what is right
+    question: str = ""  # the lecture's question, and the right answer
     answer: str = ""
 
     def step(
@@ -123,21 +123,21 @@ class Source:
         rows: tuple[str, ...] = (),
         columns: tuple[str, ...] = (),
     ) -> Step:
-        """One step, beside what the slide prints under its name."""
+        """One step, next to what the slide prints under its name."""
         printed = as_table(self.printed[name]) if name in self.printed else None
         return Step(name, formula, as_table(values), printed, note, rows, columns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slip:
-    """Something a slide has wrong besides the numbers of an example."""
+    """An error on a slide other than in the numbers of an example."""
 
     deck: str
     slide: str
     printed: str
     right: str
     kind: str  # number, formula, word, statement, …
-    example: str = ""  # that works it out
+    example: str = ""  # the one that works it out
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """The phrasebook itself: endless pairs of sentences with exact answers, and a fair split of them.
 
-Everything is a pure function of its arguments, alike on every machine. Knows nothing about
+Everything is a pure function of its arguments, the same on every machine. Knows nothing about
 files, tokenizers or models. No torch.
 
-What a translation means here: "you" is one person addressed politely (vous, Sie), "they" without
-anybody named before is masculine, "love" is adorer and lieben, "like" is aimer and mögen, the simple
-past is the passé composé and the Perfekt ("was" and "had": imperfect and preterite), "will" is the
-futur simple, "going to" the futur proche (in German both are werden). French sets a plain space
-before ? and !.
+Translation conventions: "you" is one person addressed politely (vous, Sie), "they" without an antecedent is
+masculine, "love" is adorer and lieben, "like" is aimer and mögen, the simple past is the passé composé and
+the Perfekt ("was" and "had": imperfect and preterite), "will" is the futur simple, "going to" the futur
+proche (in German both are werden). French has a plain space before ? and !.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from clearhead.phrasebook.words import ADJECTIVE, NOUN, VERB
 
 PAIRS = ("en-fr", "en-de")
 _SAY: dict[str, Callable[[m.Sentence], str]] = {"en-fr": french.say, "en-de": german.say}
-_HELD_OUT_PARTS = 20  # one part in twenty of all combinations is kept from training
-_PATIENCE = 40  # draws for each sentence wanted before giving up; a fresh phrasebook needs about one
-_LONGEST = 14  # English words; the few sentences that come out longer are passed over
+_HELD_OUT_PARTS = 20  # one in twenty of all combinations is held out
+_PATIENCE = 40  # draws per wanted sentence before giving up; a fresh phrasebook needs about one
+_LONGEST = 14  # English words; the few longer sentences are skipped
 _WORD = re.compile(r"\w+")
 
 Pair = tuple[str, str]
 
 
 class Split(NamedTuple):
-    """Sentence pairs to learn from, to choose by and to be judged by."""
+    """Sentence pairs for training, validation and test."""
 
     train: list[Pair]
     validation: list[Pair]
@@ -62,10 +61,10 @@ def split(pair: str = "en-fr", train: int = 100_000, held_out: int = 1000, seed:
     A *combination* is the set of content words of a sentence: nouns, names, adjectives, verbs other
     than "to be", numbers and times, each as a lemma. Whether two sentences share a combination does not
     depend on articles, pronouns, tense, number, negation or construction: "Paul reads the red book." and
-    "Did Paul not read red books?" have the same. Combinations of two words and more are dealt out by
+    "Did Paul not read red books?" have the same. Combinations of two or more words are assigned by
     their hash and `seed`: one in forty to validation, one in forty to test, the rest to training. So no
     combination of a held-out sentence occurs in training, in any form, nor in the other held-out set;
-    yet every word of a held-out sentence, in both languages, and its construction do occur there.
+    yet every word of a held-out sentence, in both languages, and its construction do occur in training.
     """
     say = _sayer(pair)
     _check_counts(train, held_out)
@@ -94,7 +93,7 @@ def split(pair: str = "en-fr", train: int = 100_000, held_out: int = 1000, seed:
 
 
 def size() -> int:
-    """A number of distinct English sentences that the phrasebook surely exceeds.
+    """A lower bound on the number of distinct English sentences.
 
     Counts one construction only: a pronoun or a name, a verb in any of its forms, and one thing with an
     article or possessive and at most one adjective.
@@ -106,7 +105,7 @@ def size() -> int:
             continue
         progressive = 1 if "present" in verb.tenses and not verb.stative else 0
         forms = 2 * (len(verb.tenses) + progressive)
-        if verb.past == verb.base:  # "I read" is a past, and no present
+        if verb.past == verb.base:  # "I read" is a past, not a present
             forms -= 1
         for noun in nouns:
             if noun.kinds[0] in (*PEOPLE, "activity", "language", "transport"):
@@ -118,7 +117,7 @@ def size() -> int:
 
 
 def examples(pair: str = "en-fr") -> list[Pair]:
-    """A few sentences that show what there is to learn, with their answers.
+    """A few sentences that show what there is to learn, with their translations.
 
     >>> examples("en-fr")[0]
     ('I love deep learning.', "J'adore l'apprentissage profond.")
@@ -141,7 +140,7 @@ def _check_counts(*counts: int) -> None:
 
 
 def _distinct(count: int | None, seed: int) -> Iterator[tuple[str, m.Sentence]]:
-    """English sentences with their meanings, none twice; without `count`, for ever."""
+    """Distinct English sentences with their meanings; endless without `count`."""
     draw = Draw(seed)
     seen: set[str] = set()
     while count is None or len(seen) < count:
@@ -168,14 +167,14 @@ def _words_of(sentence_pairs: Iterable[Pair]) -> set[str]:
 
 
 def _admit(waiting: list[tuple[int, Pair, str]], parts: Split, known: set[str], held_out: int) -> None:
-    """Move held-out sentences whose every word has been seen in training to their part."""
+    """Move held-out sentences whose words all occur in training to their part."""
     for part, both, name in waiting:
         if len(parts[part]) < held_out and {name, *_words_of((both,))} <= known:
             parts[part].append(both)
     waiting.clear()
 
 
-# -- a few meanings to show: each holds something that a translator must learn to do -------------------------
+# -- a few meanings to show: each contains something that a translator must learn ----------------------------
 
 _I = m.Pronoun("I")
 _DEEP_LEARNING = m.Phrase(NOUN["deep learning"], "generic")

@@ -1,7 +1,7 @@
 """Random meanings: one function for each construction of the phrasebook.
 
-A pronoun for a thing always stands in the same sentence as the thing, so that its gender
-can be known. Clauses and questions come from `compose_clauses`. Knows no language.
+A pronoun for a thing always occurs in the same sentence as the thing, so its gender
+is known. Clauses and questions come from `compose_clauses`. Knows no language.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _THEN = {  # an act, and what may follow it; the second object is a pronoun for 
     "close": ("open",),
     "open": ("close",),
 }
-_TOO = {  # why one does not do it: the verb, and what the thing is too much of
+_TOO = {  # why one does not do it: the verb, and the excessive quality of the thing
     "buy": ("expensive", "big", "small", "old", "heavy"),
     "take": ("heavy", "big", "small", "old"),
     "read": ("long", "old"),
@@ -96,7 +96,7 @@ def _comparison(draw: Draw) -> m.Sentence:
 
 
 def pronoun_for(party: m.Party) -> m.Pronoun:
-    """The pronoun that takes up a party named before."""
+    """The pronoun that refers back to a party."""
     if isinstance(party, m.Pronoun):
         return party
     if isinstance(party, m.Who):

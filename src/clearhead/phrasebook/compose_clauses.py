@@ -1,9 +1,9 @@
 """Random clauses and questions that make sense and have one right answer.
 
 One function for each kind of clause: acting on something, happening, being able, being.
-The rules that keep a sentence unambiguous are here: the gender of whatever French must
-agree with is always known, and an English verb whose past looks like its present is never
-left undecided. Knows no language.
+The rules that keep a sentence unambiguous are here: the gender of everything that French
+must agree with is always known, and an English verb whose past looks like its present is
+never ambiguous. Knows no language.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PEOPLE = ("person", "family")
 TRANSITIVE: tuple[Verb, ...] = tuple(verb for verb in VERBS if verb.objects)
 OBJECTS: dict[Verb, tuple[Noun, ...]] = {verb: phrases.nouns_of(verb.objects) for verb in TRANSITIVE}
 BE = VERB["be"]
-# verbs that can stand without their object, because it is asked for or told before
+# verbs that can occur without their object, because it is asked for or mentioned before
 OPEN: tuple[Verb, ...] = tuple(
     verb
     for verb in TRANSITIVE
@@ -34,19 +34,19 @@ _MODAL_FITS = tuple(  # what people can want to do, be able to do or have to do
 )
 _HAPPENS = tuple(VERB[key] for key in ("sleep", "work", "sing", "laugh", "go", "stay", "arrive", "leave"))
 _IN_PLACES = {*forms("see find eat drink read write buy"), "eat (animal)", "drink (animal)", "wait for"}
-_TIMELESS = ("have", "want", "know", "love", "like", "understand")  # states, which have no day or hour
+_TIMELESS = ("have", "want", "know", "love", "like", "understand")  # states, which take no day or hour
 _FEELINGS = tuple(ADJECTIVE[key] for key in ("tired", "happy", "sad", "sick"))
-_ALWAYS_GIVEN = ("give", "show")  # incomplete without somebody who is given or shown the thing
-_NARROW = ("many", "count", "every", "a")  # subjects about whom a denial or a question is unclear
+_ALWAYS_GIVEN = ("give", "show")  # incomplete without a recipient
+_NARROW = ("many", "count", "every", "a")  # subjects that make a negation or a question ambiguous
 
 
 def is_clear(party: m.Party) -> bool:
-    """Whether a denial about the party is clear: not "many cats", "three cats", "every cat" or "a cat"."""
+    """Whether a negation about the party is clear: not "many cats", "three cats", "every cat" or "a cat"."""
     return not (isinstance(party, m.Phrase) and party.determiner in _NARROW)
 
 
 def deniable(clause: m.Clause) -> bool:
-    """Whether "not" would leave one reading only."""
+    """Whether "not" would leave only one reading."""
     target = clause.target
     counted = isinstance(target, m.Both) or (
         isinstance(target, m.Phrase) and target.determiner in ("count", "many")
@@ -55,12 +55,12 @@ def deniable(clause: m.Clause) -> bool:
 
 
 def negated(draw: Draw, clause: m.Clause) -> m.Clause:
-    """The clause, sometimes denied."""
+    """The clause, sometimes negated."""
     return clause._replace(negative=True) if deniable(clause) and draw.chance(0.25) else clause
 
 
 def settled(clause: m.Clause) -> m.Clause:
-    """The clause in the progressive where the plain English present would look like a past: "I read"."""
+    """The clause, in the progressive if the plain English present would look like a past: "I read"."""
     verb = clause.verb
     doubtful = verb.past == verb.base and clause.tense == "present" and not clause.modal
     if doubtful and not clause.negative and m.person(clause.subject) != 1 and not clause.progressive:
@@ -70,13 +70,13 @@ def settled(clause: m.Clause) -> m.Clause:
 
 
 def hour(draw: Draw) -> tuple[int, int]:
-    """An hour and its quarters, never so late that French would speak of noon."""
+    """An hour and its quarters, never so late that French would say midi."""
     full, quarters = 1 + draw.below(11), draw.below(4)
     return full, 2 if full == 11 and quarters == 3 else quarters
 
 
 def when(draw: Draw, tense: str, progressive: bool) -> Time:
-    """A time that goes with the tense."""
+    """A time that fits the tense."""
     if tense == "present":
         return draw.pick(times.NOW if progressive else times.HABIT)
     share = draw.below(10)
@@ -99,7 +99,7 @@ def tense_for(draw: Draw, verb: Verb) -> tuple[str, bool]:
 
 
 def told_again(draw: Draw) -> m.Party:
-    """A subject that a pronoun can take up: he, she or they in every language."""
+    """A subject that a pronoun can refer back to: he, she or they in every language."""
     while True:
         party = phrases.subject(draw, PEOPLE)
         if isinstance(party, m.Pronoun | m.Name | m.Both):
@@ -109,7 +109,7 @@ def told_again(draw: Draw) -> m.Party:
 
 
 def target_for(draw: Draw, verb: Verb, tense: str) -> m.Party:
-    """What the verb is done to: somebody, a thing, or two things."""
+    """The verb's object: somebody, a thing, or two things."""
     noun = draw.pick(OBJECTS[verb])
     kind = noun.kinds[0]
     if kind in PEOPLE and not (verb.key == "have" and tense == "present"):
@@ -140,7 +140,7 @@ def transitive(draw: Draw, verb: Verb | None = None) -> m.Clause:
 
 
 def _given(draw: Draw, clause: m.Clause) -> m.Clause:
-    """With somebody who is given the thing, where the verb has such a one."""
+    """With a recipient, if the verb has one."""
     verb = clause.verb
     if verb.key in _ALWAYS_GIVEN or (verb.gives and draw.chance(0.5)):
         target = clause.target.first if isinstance(clause.target, m.Both) else clause.target
@@ -149,7 +149,7 @@ def _given(draw: Draw, clause: m.Clause) -> m.Clause:
 
 
 def avoiding_self(clause: m.Clause) -> m.Clause:
-    """Without "I see us" and "Paul helps Paul": the other one becomes somebody else."""
+    """Avoid "I see us" and "Paul helps Paul": the other one becomes somebody else."""
     subject, other = clause.subject, clause.recipient or clause.target
     pronouns = isinstance(subject, m.Pronoun) and isinstance(other, m.Pronoun)
     both_speak = pronouns and m.person(subject) in (0, 2) and other is not None and m.person(other) in (0, 2)
@@ -164,7 +164,7 @@ def avoiding_self(clause: m.Clause) -> m.Clause:
 
 
 def _with_circumstance(draw: Draw, clause: m.Clause) -> m.Clause:
-    """Perhaps an adverb, a time or a place; never so much that the sentence grows long."""
+    """Perhaps an adverb, a time or a place; never enough to make the sentence long."""
     share = draw.below(20)
     key = clause.verb.key
     plain = clause.tense == "present" and not clause.progressive
@@ -225,7 +225,7 @@ def able(draw: Draw) -> m.Clause:
 
 
 def being(draw: Draw) -> m.Clause:
-    """Somebody or something is so, or is somewhere."""
+    """Somebody or something has a quality, or is somewhere."""
     tense = _TENSES.draw(draw)
     tense = "present" if tense == "near" else tense
     if draw.chance(0.4):
@@ -256,17 +256,17 @@ def _bare(party: m.Party) -> m.Party:
 
 
 def _feeling_of(draw: Draw, party: m.Party) -> Adjective:
-    """How somebody feels; of "I", "we" and "you" only what is written alike in both genders."""
+    """How somebody feels; for "I", "we" and "you" only adjectives spelt the same in both genders."""
     if isinstance(party, m.Pronoun) and party.key in ("I", "we", "you"):
         return ADJECTIVE[draw.pick(("sad", "sick", "rich"))]
     return draw.pick(_FEELINGS)
 
 
-# -- questions: nobody asks about himself, and a question is not denied unless it asks why ------------------
+# -- questions: nobody asks about himself, and a question is not negated unless it asks why -----------------
 
 
 def asked(draw: Draw) -> m.Sentence:
-    """A question; its clause is not denied, unless it asks why."""
+    """A question; its clause is not negated, unless it asks why."""
     word = draw.pick(("", "", "", "why", "when", "where", "who"))
     if word == "where":
         return _where_question(draw)

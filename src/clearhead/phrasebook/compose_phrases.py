@@ -1,8 +1,8 @@
 """Random phrases and parties that make sense: who acts, what is acted on, where.
 
-Chooses nouns by kind, determiners and adjectives that fit the noun. Returns meanings;
-knows no language. Draws come out alike on every machine and Python version: only `random.Random.random` is
-used, the one method whose stream Python promises to keep.
+Chooses nouns by kind, and determiners and adjectives that fit the noun. Returns meanings; knows no language.
+Draws are the same on every machine and Python version: only `random.Random.random` is used, the one method
+whose stream Python guarantees.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Draw:
 
 
 class Urn(Generic[T]):
-    """Things to draw with unequal shares."""
+    """Items to draw with unequal probabilities."""
 
     def __init__(self, shares: dict[T, float]) -> None:
         self._items = tuple(shares)
@@ -55,7 +55,7 @@ NAMED: tuple[Name, ...] = tuple(Name(key, gender) for key, gender in NAMES.items
 PRONOUNS: tuple[Pronoun, ...] = tuple(Pronoun(key) for key in ("I", "you", "he", "she", "we", "they"))
 _THIRD_PRONOUNS = tuple(Pronoun(key) for key in ("he", "she", "they"))
 _POSSESSIVES = ("my", "your", "his", "her", "our", "their")
-_GENERAL_KINDS = ("activity", "language")  # always spoken of in general
+_GENERAL_KINDS = ("activity", "language")  # always meant in general
 _UNOWNED = ("person", "transport", "building", "place", "plant", "opening", "activity", "language")
 _DETERMINERS = Urn({"the": 34, "a": 26, "mine": 16, "this": 8, "count": 10, "of": 4, "many": 2})
 _SUBJECT_DETERMINERS = Urn(
@@ -87,7 +87,7 @@ _PLACES: dict[str, tuple[Noun, ...]] = {key: nouns_of(kinds) for key, kinds in _
 
 
 def can_be_owned(noun: Noun) -> bool:
-    """Whether "my" and "Paul's" go with it; relatives have rules of their own."""
+    """Whether "my" and "Paul's" go with it; relatives have separate rules."""
     return noun.kinds[0] not in _UNOWNED or "home" in noun.kinds
 
 
@@ -104,12 +104,12 @@ def adjectives_for(draw: Draw, noun: Noun, share: float) -> tuple[Adjective, ...
 
 
 def how_many(draw: Draw) -> int:
-    """Small numbers mostly; sometimes any up to a hundred."""
+    """Usually small numbers; sometimes any up to a hundred."""
     return 2 + draw.below(10) if draw.chance(0.7) else 12 + draw.below(89)
 
 
 def phrase_of(draw: Draw, noun: Noun, determiner: str, adjectives: float = 0.3) -> Phrase:
-    """A phrase around a noun, with the determiner made to fit it."""
+    """A phrase around a noun, with a determiner that fits it."""
     kind = noun.kinds[0]
     chosen = adjectives_for(draw, noun, adjectives)
     if kind == "family":
@@ -131,7 +131,7 @@ def phrase_of(draw: Draw, noun: Noun, determiner: str, adjectives: float = 0.3) 
 
 
 def _of_family(draw: Draw, noun: Noun, determiner: str) -> Phrase:
-    """Relatives are somebody's; how old or sad they are is said elsewhere."""
+    """Relatives belong to somebody; their age or mood is mentioned elsewhere."""
     plural = noun.counted and draw.chance(0.2)
     if determiner == "of":
         return Phrase(noun, "of", plural, (), 0, draw.pick(NAMED))
@@ -139,7 +139,7 @@ def _of_family(draw: Draw, noun: Noun, determiner: str) -> Phrase:
 
 
 def subject(draw: Draw, kinds: tuple[str, ...]) -> Party:
-    """Who acts: people by pronoun, name or noun, or a noun of the other kinds that can."""
+    """Who acts: people by pronoun, name or noun, or another noun whose kind can act."""
     choice = _SUBJECT_KINDS.draw(draw) if "person" in kinds else "phrase"
     if choice == "pronoun":
         return draw.pick(PRONOUNS)
@@ -159,7 +159,7 @@ def third_subject(draw: Draw, kinds: tuple[str, ...]) -> Party:
 
 
 def two_names(draw: Draw) -> Both:
-    """Two people; half of the time two women or two men, so that "they" is often enough feminine."""
+    """Two people; half of the time two women or two men, so that "they" is often feminine."""
     first = draw.pick(NAMED)
     alike = draw.chance(0.5)
     others = [name for name in NAMED if name != first and (name.gender == first.gender or not alike)]
@@ -167,7 +167,7 @@ def two_names(draw: Draw) -> Both:
 
 
 def person_met(draw: Draw, past: bool) -> Party:
-    """Somebody who is seen, helped or waited for. In the past only those whose gender is known."""
+    """Somebody who is seen, helped or waited for. In the past, only those whose gender is known."""
     share = draw.below(10)
     if share < 4:
         return draw.pick(_THIRD_PRONOUNS if past else PRONOUNS)

@@ -1,4 +1,4 @@
-"""Says a meaning in English.
+"""Expresses a meaning in English.
 
 Full forms only ("do not", never "don't"). Knows nothing about the other languages.
 """
@@ -18,7 +18,7 @@ _VOWELS = "aeiou"
 
 
 def say(sentence: m.Sentence) -> str:
-    """The English sentence, with its capital and its mark."""
+    """The English sentence, with its capital and its punctuation mark."""
     words, mark = _sentence(sentence)
     text = " ".join(words).replace(" ,", ",")
     return text[0].upper() + text[1:] + mark
@@ -31,7 +31,7 @@ def _sentence(sentence: m.Sentence) -> tuple[list[str], str]:
         case m.Question(clause, word):
             if word or isinstance(clause.subject, m.Pronoun | m.Phrase | m.Name | m.Both):
                 return [*([word] if word else []), *_inverted(clause)], "?"
-            return statement(clause), "?"  # who asks for the subject and keeps the order
+            return statement(clause), "?"  # "who" asks for the subject and keeps the order
         case m.WhatQuestion(clause, counted):
             asked = ["how", "many", *phrase(counted)] if counted else ["what"]
             return [*asked, *_inverted(clause)], "?"
@@ -51,7 +51,7 @@ def _sentence(sentence: m.Sentence) -> tuple[list[str], str]:
 
 
 def _fixed(sentence: m.Fixed) -> tuple[list[str], str]:
-    """The constructions built around one fixed wording."""
+    """The constructions with a fixed wording."""
     match sentence:
         case m.Existence(thing, place, negative):
             words = phrase(thing)
@@ -79,14 +79,14 @@ def statement(clause: m.Clause) -> list[str]:
 
 
 def _inverted(clause: m.Clause) -> list[str]:
-    """The auxiliary first, as questions have it."""
+    """The auxiliary first, as in questions."""
     auxiliary, tail = _verb_group(clause, inverted=True)
     first, *rest = auxiliary
     return [first, *subject(clause.subject), *rest, *tail, *_company(clause)]
 
 
 def _verb_group(clause: m.Clause, inverted: bool) -> tuple[list[str], list[str]]:
-    """The auxiliary with "not" (empty where none is needed), and the rest of the verb."""
+    """The auxiliary with "not" (empty if none is needed), and the rest of the verb."""
     verb, who = clause.verb, m.person(clause.subject)
     negation = ["not"] if clause.negative else []
     third = who == 1

@@ -1,8 +1,8 @@
-"""Says a meaning in French.
+"""Expresses a meaning in French.
 
-Agreement, elision and contraction are done here, and nowhere else. Polite throughout
-(vous). A plain space stands before ? and !, questions are asked with "est-ce que",
-and the past is told in the passé composé (être and avoir: in the imperfect).
+Agreement, elision and contraction happen here, and nowhere else. Polite throughout
+(vous). A plain space precedes ? and !, questions use "est-ce que", and the past is
+the passé composé (être and avoir: the imperfect).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DEGREES = {"": [], "very": ["très"], "too": ["trop"], "more": ["plus"]}
 
 
 def say(sentence: m.Sentence) -> str:
-    """The French sentence, with its capital and its mark."""
+    """The French sentence, with its capital and its punctuation mark."""
     words, mark = _sentence(sentence)
     text = elide(words).replace(" ,", ",")
     return text[0].upper() + text[1:] + mark
@@ -77,7 +77,7 @@ def _sentence(sentence: m.Sentence) -> tuple[list[str], str]:
         case m.Question(clause, word):
             if isinstance(clause.subject, m.Who):
                 return clause_words(clause), " ?"
-            if word == "where" and clause.verb.key == "be":  # "où est-ce que la clé est" is not said
+            if word == "where" and clause.verb.key == "be":  # "où est-ce que la clé est" is not idiomatic
                 return ["où", _verb_group(clause, None)[0], *subject(clause.subject)], " ?"
             return [*_ASKING[word], "est-ce", "que", *clause_words(clause)], " ?"
         case m.WhatQuestion(clause, None):
@@ -102,7 +102,7 @@ def _sentence(sentence: m.Sentence) -> tuple[list[str], str]:
 
 
 def _fixed(sentence: m.Fixed) -> tuple[list[str], str]:
-    """The constructions built around one fixed wording."""
+    """The constructions with a fixed wording."""
     match sentence:
         case m.Existence(thing, place, negative):
             there = ["il", "n'y", "a", "pas"] if negative else ["il", "y", "a"]
@@ -125,7 +125,7 @@ def _fixed(sentence: m.Fixed) -> tuple[list[str], str]:
 
 
 def clause_words(clause: m.Clause, before: m.Phrase | None = None) -> list[str]:
-    """A clause in its one order; `before` is an object that stood earlier, which the participle heeds."""
+    """A clause in its fixed order; the participle agrees with `before`, an object mentioned earlier."""
     clitic, ahead = _clitic(clause)
     finite, tail = _verb_group(clause, ahead or before)
     if tail and (clause.modal or clause.tense == "near"):
@@ -145,7 +145,7 @@ def clause_words(clause: m.Clause, before: m.Phrase | None = None) -> list[str]:
 
 
 def _clitic(clause: m.Clause) -> tuple[list[str], m.Party | None]:
-    """The pronoun before the verb, and the object that it makes the participle agree with."""
+    """The pronoun before the verb, and the object that makes the participle agree."""
     if isinstance(clause.target, m.Pronoun) and not clause.verb.french_preposition:
         target = clause.target
         if target.key in _CLITICS:
@@ -179,7 +179,7 @@ def _verb_group(clause: m.Clause, ahead: m.Party | None) -> tuple[str, list[str]
 
 
 def _company(clause: m.Clause) -> list[str]:
-    """What follows the verb, but for the time."""
+    """What follows the verb, except the time."""
     words: list[str] = []
     if clause.quality:
         words += [*_DEGREES[clause.degree], agree(clause.quality, clause.subject)]
@@ -204,7 +204,7 @@ def _place(place: m.Place) -> list[str]:
 
 
 def with_preposition(preposition: str, words: Sequence[str]) -> list[str]:
-    """A preposition before a phrase, melted with its article: au, aux, du, des; de + des is de.
+    """A preposition before a phrase, contracted with its article: au, aux, du, des; de + des is de.
 
     >>> with_preposition("à", ["le", "roi"]), with_preposition("de", ["le", "hôtel"])
     (['au', 'roi'], ['de', 'le', 'hôtel'])
@@ -241,14 +241,14 @@ def _object(party: m.Party, negated: bool) -> Sequence[str]:
 
 
 def _without_article(party: m.Party) -> m.Party:
-    """What is spoken of in general has no article after "de": parler de musique."""
+    """General concepts have no article after "de": parler de musique."""
     if isinstance(party, m.Phrase) and party.determiner == "generic":
         return party._replace(determiner="none")
     return party
 
 
 def gender(party: m.Party) -> str:
-    """m or f; a mixed company, and a company nothing is known of, is masculine."""
+    """m or f; a mixed or unknown group is masculine."""
     if isinstance(party, m.Phrase):
         return party.noun.french_gender
     if isinstance(party, m.Name):
@@ -289,7 +289,7 @@ def phrase(thing: m.Phrase, negated: bool = False) -> tuple[str, ...]:
 
 
 def _article(thing: m.Phrase, following: str, negated: bool, adjective_first: bool) -> list[str]:
-    """The determiner in front of `following`."""
+    """The determiner before `following`."""
     determiner, plural = thing.determiner, thing.plural
     feminine = thing.noun.french_gender == "f"
     vowel = begins_with_vowel(following)
@@ -315,6 +315,6 @@ def _article(thing: m.Phrase, following: str, negated: bool, adjective_first: bo
             return french_number(thing.number, thing.noun.french_gender).split()
     if negated or (plural and adjective_first):
         return ["de"]
-    if determiner == "some":  # a share of it: du, de la, de l'
+    if determiner == "some":  # partitive: du, de la, de l'
         return with_preposition("de", [definite, following])[:-1]
     return ["des" if plural else "une" if feminine else "un"]

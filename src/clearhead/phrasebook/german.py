@@ -1,8 +1,8 @@
-"""Says a meaning in German.
+"""Expresses a meaning in German.
 
-The order of the clause is made here: the verb second, first or last, separable verbs,
-and the place of "nicht". Polite throughout (Sie). The past is told in the perfect
-(sein and haben: in the preterite), and both English futures with "werden".
+The word order of the clause is decided here: the verb second, first or last, separable
+verbs, and the position of "nicht". Polite throughout (Sie). The past is the perfect
+(sein and haben: the preterite), and both English futures use "werden".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from clearhead.phrasebook import meaning as m
 from clearhead.phrasebook.numbers_and_times import ADVERBS, german_number
 from clearhead.phrasebook.words import VERB, Noun
 
-_FORM = (0, 1, 2, 2, 2)  # person -> which of ich, er, wir the verb takes
+_FORM = (0, 1, 2, 2, 2)  # person -> whether the verb takes the form of ich, er or wir
 _WERDEN = ("werde", "wird", "werden")
 _WURDE = ("wurde", "wurde", "wurden")
 _ASKING = {"why": "warum", "when": "wann", "where": "wo"}
@@ -30,7 +30,7 @@ _THE = {
     "accusative": ("den", "die", "das", "die"),
     "dative": ("dem", "der", "dem", "den"),
 }
-_STRONG = {  # endings of dies-, jed- and viel-, and of adjectives where no article shows the case
+_STRONG = {  # endings of dies-, jed- and viel-, and of adjectives if no article shows the case
     "nominative": ("er", "e", "es", "e"),
     "accusative": ("en", "e", "es", "e"),
     "dative": ("em", "er", "em", "en"),
@@ -72,11 +72,11 @@ _PREPOSITIONS = {
     "to": "zu",
 }
 _CONTRACTIONS = {("in", "dem"): "im", ("zu", "dem"): "zum", ("zu", "der"): "zur"}
-_NOT_COUNTED = ("a", "some", "generic")  # said without an article where "ein" cannot stand
+_NOT_COUNTED = ("a", "some", "generic")  # without an article where "ein" is impossible
 
 
 def say(sentence: m.Sentence) -> str:
-    """The German sentence, with its capital and its mark."""
+    """The German sentence, with its capital and its punctuation mark."""
     words, mark = _sentence(sentence)
     text = " ".join(words).replace(" ,", ",")
     return text[0].upper() + text[1:] + mark
@@ -111,7 +111,7 @@ def _sentence(sentence: m.Sentence) -> tuple[list[str], str]:
 
 
 def _fixed(sentence: m.Fixed) -> tuple[list[str], str]:
-    """The constructions built around one fixed wording."""
+    """The constructions with a fixed wording."""
     match sentence:
         case m.Existence(thing, place, negative):
             verb = "sind" if thing.plural else "ist"
@@ -146,20 +146,20 @@ def verb_first(clause: m.Clause) -> list[str]:
 
 
 def verb_last(clause: m.Clause) -> list[str]:
-    """A subordinate clause: the verb at the very end, and one word with its separable part."""
+    """A subordinate clause: the verb at the very end, joined to its separable prefix."""
     subject, finite, middle, end = _parts(clause)
     closing = [end[0] + finite] if end == [clause.verb.separable] else [*end, finite]
     return [*subject, *middle, *closing]
 
 
 def _parts(clause: m.Clause) -> tuple[Sequence[str], str, list[str], list[str]]:
-    """A clause before it is put in order: subject, finite verb, middle, and what the verb has at the end."""
+    """A clause before ordering: subject, finite verb, middle, and the verb's parts at the end."""
     finite, end = _verb_group(clause)
     return words_of(clause.subject, "nominative"), finite, _middle(clause), end
 
 
 def _verb_group(clause: m.Clause) -> tuple[str, list[str]]:
-    """The finite verb, and a separable part, a participle or an infinitive."""
+    """The finite verb, and a separable prefix, a participle or an infinitive."""
     verb, form = clause.verb, _FORM[m.person(clause.subject)]
     infinitive = [verb.separable + verb.german]
     if clause.modal:
@@ -175,15 +175,15 @@ def _verb_group(clause: m.Clause) -> tuple[str, list[str]]:
 
 
 def _middle(clause: m.Clause) -> list[str]:
-    """The middle field: pronouns, adverb, time, what is known, place, what is new.
+    """The middle field: pronouns, adverb, time, known objects, place, new objects.
 
-    "nicht" and "nie" stand before the place, and then what is known comes before the time.
+    "nicht" and "nie" precede the place, and then known objects come before the time.
     """
     verb, target = clause.verb, clause.target
     pronouns: list[str] = []
-    known: list[str] = []  # objects that are definite come before the place
+    known: list[str] = []  # definite objects come before the place
     new: list[str] = []  # indefinite ones come after it
-    closing: list[str] = []  # what "nicht" stands in front of
+    closing: list[str] = []  # what "nicht" precedes
     says_kein = clause.negative and _takes_kein(clause)
     if clause.recipient:
         words = words_of(clause.recipient, "dative")
@@ -221,7 +221,7 @@ def _is_new(target: m.Party, clause: m.Clause) -> bool:
 
 
 def _takes_kein(clause: m.Clause) -> bool:
-    """Whether the negation melts into the object; love of things in general is denied with "nicht"."""
+    """Whether the negation merges into the object; love of things in general is negated with "nicht"."""
     target = clause.target
     if not isinstance(target, m.Phrase) or clause.verb.german_preposition:
         return False
@@ -246,7 +246,7 @@ def declined(noun: Noun, case: str, plural: bool) -> str:
 
 
 def relative_pronoun(thing: m.Phrase, case: str) -> str:
-    """The pronoun that opens a clause about the phrase: den, der, dem, and denen for many."""
+    """The relative pronoun for the phrase: den, der, dem, and denen for the plural."""
     return "denen" if thing.plural and case == "dative" else _THE[case][column(thing)]
 
 
@@ -271,7 +271,7 @@ def _pronoun(pronoun: m.Pronoun, case: str) -> str:
 
 
 def place_words(place: m.Place) -> list[str]:
-    """A preposition with the dative, melted with its article where German does that: im, zum, zur."""
+    """A preposition with the dative, contracted with its article if German does that: im, zum, zur."""
     preposition = _PREPOSITIONS[place.preposition]
     first, *rest = phrase(place.phrase, "dative")
     melted = _CONTRACTIONS.get((preposition, first)) if place.phrase.determiner == "the" else None
@@ -280,7 +280,7 @@ def place_words(place: m.Place) -> list[str]:
 
 @lru_cache(maxsize=1 << 16)
 def phrase(thing: m.Phrase, case: str, negated: bool = False) -> tuple[str, ...]:
-    """A noun with its article and adjectives; `negated` turns "ein" and no article into "kein"."""
+    """A noun with its article and adjectives; `negated` turns "ein" or no article into "kein"."""
     article, endings = _article(thing, case, negated)
     ending = endings[case][column(thing)]
     adjectives = [adjective.german_stem + ending for adjective in thing.adjectives]
@@ -288,7 +288,7 @@ def phrase(thing: m.Phrase, case: str, negated: bool = False) -> tuple[str, ...]
 
 
 def _article(thing: m.Phrase, case: str, negated: bool) -> tuple[list[str], _Endings]:
-    """The determiner, and the adjective endings that it calls for."""
+    """The determiner, and the adjective endings that it requires."""
     at = column(thing)
     determiner = thing.determiner
     if determiner in _POSSESSIVES:

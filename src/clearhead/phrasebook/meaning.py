@@ -1,7 +1,7 @@
-"""What a sentence means, before any language: who does what to whom, when, and how it is put.
+"""What a sentence means, independent of language: who does what to whom, when, and in which construction.
 
-The realisers (`english`, `french`, `german`) say these objects; `compose` makes them
-at random. Everything is a plain tuple, so that a meaning can be written down in a test,
+The realisers (`english`, `french`, `german`) express these objects; `compose` creates
+random ones. Everything is a plain tuple, so a meaning can be written in a test,
 compared, and searched for its content words. Knows no language.
 """
 
@@ -21,10 +21,10 @@ class Name(NamedTuple):
 
 
 class Phrase(NamedTuple):
-    """A noun with what stands before and after it.
+    """A noun with everything before and after it.
 
-    Determiners: `the`, `a` (in the plural: none in English), `some` (a share of what is not
-    counted: no article in English), `generic` (things in general: no article in English), `this`,
+    Determiners: `the`, `a` (in the plural: none in English), `some` (a quantity of something
+    uncountable: no article in English), `generic` (things in general: no article in English), `this`,
     `my`, `your`, `his`, `her`, `our`, `their`, `every`, `many`, `count`, `of` (an owner's) and `none`
     (after "how many").
     """
@@ -38,7 +38,7 @@ class Phrase(NamedTuple):
 
 
 class Pronoun(NamedTuple):
-    """I, you, he, she, it, we or they; `stands_for` settles the gender where English does not.
+    """I, you, he, she, it, we or they; `stands_for` determines the gender where English does not.
 
     Without it: "they" is masculine, and "you" is one person addressed politely (vous, Sie).
     """
@@ -55,7 +55,7 @@ class Both(NamedTuple):
 
 
 class Who(NamedTuple):
-    """The one asked for."""
+    """The person asked for."""
 
     key: str = "who"
 
@@ -71,7 +71,7 @@ class Place(NamedTuple):
 
 
 class Clause(NamedTuple):
-    """One verb with its company."""
+    """One verb with its complements."""
 
     subject: Party
     verb: Verb
@@ -184,7 +184,7 @@ class Birth(NamedTuple):
 Fixed: TypeAlias = Existence | Exclamation | Clock | Age | Price | Birth  # built around one fixed wording
 Sentence: TypeAlias = Statement | Question | WhatQuestion | Order | Joined | Reported | Described | Fixed
 
-# who a pronoun is: the person (0 I, 1 he/she/it, 2 we, 3 you, 4 they), also the order of verb forms
+# the person of a pronoun (0 I, 1 he/she/it, 2 we, 3 you, 4 they), also the order of verb forms
 _PERSONS = {"I": 0, "he": 1, "she": 1, "it": 1, "we": 2, "you": 3, "they": 4}
 
 
@@ -198,7 +198,7 @@ def person(party: Party) -> int:
 
 
 def is_plural(party: Party) -> bool:
-    """More than one; the polite "you" is one."""
+    """More than one; the polite "you" is singular."""
     return person(party) in (2, 4)
 
 
@@ -220,14 +220,14 @@ def _collect(parts: tuple[object, ...], found: set[str]) -> None:
                 found.add(part.key)
         elif isinstance(part, Time):
             found.update(part.content)
-        elif isinstance(part, int) and part > 1:  # a number; True and False are none
+        elif isinstance(part, int) and part > 1:  # a number, not True or False
             found.add(str(part))
-        elif isinstance(part, tuple) and not isinstance(part, Pronoun):  # that is named elsewhere
+        elif isinstance(part, tuple) and not isinstance(part, Pronoun):  # its referent is named elsewhere
             _collect(part, found)
 
 
 def construction(sentence: Sentence) -> str:
-    """The name of the construction, with the word that asks or joins."""
+    """The name of the construction, with its question word or conjunction."""
     name = type(sentence).__name__
     if isinstance(sentence, Question):
         return f"{name} {sentence.word or ('who' if isinstance(sentence.clause.subject, Who) else 'whether')}"

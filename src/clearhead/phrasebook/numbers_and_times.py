@@ -2,7 +2,7 @@
 
 Numbers go from one to a hundred; French follows the traditional spelling (vingt et un, soixante et onze,
 quatre-vingts before a noun). A `Time` is a ready phrase in English, French and German together with the
-content words that it adds to a sentence. Knows nothing about where a sentence puts it.
+content words that it adds to a sentence. Knows nothing about its position in a sentence.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def french_number(number: int, gender: str = "m") -> str:
         return one if number == 1 else _FRENCH_SMALL[number]
     tens, ones = divmod(number, 10)
     word = _FRENCH_TENS[tens]
-    if tens in (7, 9):  # counted on from sixty and from eighty
+    if tens in (7, 9):  # built on sixty and eighty
         ones += 10
     if ones == 0:
         return word
@@ -66,7 +66,7 @@ def french_number(number: int, gender: str = "m") -> str:
 
 
 def german_number(number: int) -> str:
-    """The number standing before a plural noun, or alone.
+    """The number before a plural noun, or alone.
 
     >>> german_number(7), german_number(21), german_number(76), german_number(100)
     ('sieben', 'einundzwanzig', 'sechsundsiebzig', 'hundert')
@@ -125,7 +125,7 @@ ADVERBS = {  # English: French, German; "never" also negates
     "never": ("jamais", "nie"),
 }
 
-_CLOCK = (  # after so many quarters: English, French, German, and what the sentence's content words say of it
+_CLOCK = (  # by number of quarters: English, French, German, and its content words
     ("{} o'clock", "{}", "{} Uhr", "o'clock"),
     ("a quarter past {}", "{} et quart", "Viertel nach {}", "quarter"),
     ("half past {}", "{} et demie", "halb {}", "half"),
@@ -163,7 +163,7 @@ def clock(hour: int, quarters: int = 0) -> Time:
     named = hour + (quarters == 3)
     number = english_number(named)
     heures = "une heure" if named == 1 else f"{french_number(named)} heures"
-    towards = hour + (quarters >= 2)  # German counts the half towards the hour that comes
+    towards = hour + (quarters >= 2)  # German counts the half towards the next hour
     uhr = "ein" if (hour, quarters) == (1, 0) else german_number(towards)
     return Time(english.format(number), french.format(heures), german.format(uhr), (number, content))
 

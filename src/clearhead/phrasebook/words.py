@@ -1,7 +1,7 @@
-"""The words of the phrasebook: what a noun, an adjective and a verb carry, and all of them.
+"""The words of the phrasebook: what nouns, adjectives and verbs consist of, and all of them.
 
-Each entry holds one meaning with its forms in English, French and German, so that
-one abstract sentence can be said in every language. The entries themselves stand in
+Each entry is one meaning with its forms in English, French and German, so that one
+abstract sentence can be expressed in every language. The entries themselves are in
 `lexicon.txt`. No torch, no randomness.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from importlib.resources import files
 
 _COLOURS = {"red", "blue", "green", "white", "black", "yellow"}
-_ATTRIBUTIVE_ONLY = {"new"}  # "la voiture est nouvelle" is not what one says
+_ATTRIBUTIVE_ONLY = {"new"}  # "la voiture est nouvelle" is not idiomatic
 TENSES = ("present", "past", "future", "near")
 _FRENCH_IMPERFECT = {
     "be": ("étais", "était", "étions", "étiez", "étaient"),
@@ -28,7 +28,7 @@ class Noun:
     """
 
     key: str  # the English singular, which names the entry
-    english_plural: str  # empty for what is not counted
+    english_plural: str  # empty if uncountable
     french: str
     french_plural: str
     french_gender: str  # m or f
@@ -37,8 +37,8 @@ class Noun:
     _: KW_ONLY
     german_gender: str  # m, f or n
     weak: bool  # German singular takes the plural's form outside the nominative: der Junge, den Jungen
-    pronoun: str  # he, she or it; empty where the three languages would not agree on one
-    kinds: tuple[str, ...]  # what it can be done with; the first also chooses its adjectives
+    pronoun: str  # he, she or it; empty if the three languages disagree
+    kinds: tuple[str, ...]  # what can be done with it; the first also chooses its adjectives
 
     @property
     def counted(self) -> bool:
@@ -50,7 +50,7 @@ class Adjective:
     """A quality, with its French agreement forms and its German stem."""
 
     key: str  # the English word
-    comparative: str  # English: "bigger"; empty where it is not used in comparisons
+    comparative: str  # English: "bigger"; empty if it is not used in comparisons
     german: str  # after "sein"
     german_stem: str  # what the endings are added to: teuer, but teur-e
     german_comparative: str
@@ -58,9 +58,9 @@ class Adjective:
     french: tuple[str, str, str, str]  # masculine, feminine, masculine plural, feminine plural
     french_vowel: str  # masculine singular before a vowel: bel, vieil, nouvel
     before: bool  # French places it before the noun
-    kinds: tuple[str, ...]  # the kinds of noun that can be so
+    kinds: tuple[str, ...]  # the kinds of noun that can have it
     colour: bool
-    attributive_only: bool  # never stands after "to be"
+    attributive_only: bool  # never used after "to be"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -75,29 +75,29 @@ class Verb:
     _: KW_ONLY
     french: str  # infinitive
     french_present: tuple[str, ...]  # je, il, nous, vous, ils
-    french_imperfect: tuple[str, ...]  # only where the past is told in it: être, avoir
+    french_imperfect: tuple[str, ...]  # only if its past is the imperfect: être, avoir
     participle: str  # French, masculine singular
     future: str  # French stem of the future
     with_etre: bool
-    french_preposition: str  # before its object, where there is one
-    german: str  # infinitive without its separable part
+    french_preposition: str  # before its object, if it needs one
+    german: str  # infinitive without its separable prefix
     german_present: tuple[str, ...]  # ich, er, wir
-    german_past: tuple[str, ...]  # only where the past is told in it: sein, haben
+    german_past: tuple[str, ...]  # only if its past is the preterite: sein, haben
     german_participle: str
-    separable: str  # the part that goes to the end: auf-machen
+    separable: str  # the prefix that goes to the end: auf-machen
     with_sein: bool
     german_preposition: str  # before its object, with the accusative
     german_case: str  # of its object: accusative or dative
-    stative: bool  # never said in the English progressive
+    stative: bool  # never used in the English progressive
     tenses: tuple[str, ...]
     generic: bool  # things in general take the article in French: j'aime le café
     gives: bool  # can have a recipient
     subjects: tuple[str, ...]  # kinds of noun that do it
-    objects: tuple[str, ...]  # kinds of noun that it is done to; empty for an intransitive verb
+    objects: tuple[str, ...]  # kinds of noun it can act on; empty for an intransitive verb
 
 
 def forms(text: str) -> tuple[str, ...]:
-    """Words parted by spaces."""
+    """Words separated by spaces."""
     return tuple(text.split())
 
 
@@ -119,7 +119,7 @@ def _noun(cells: list[str]) -> Noun:
 
 
 def masculine_plural(singular: str) -> str:
-    """The rule of French: -eau takes x, what ends in s or x stays, everything else takes s.
+    """The French rule: -eau takes x, words in s or x stay the same, all others take s.
 
     >>> masculine_plural("beau"), masculine_plural("vieux"), masculine_plural("vert")
     ('beaux', 'vieux', 'verts')
@@ -145,7 +145,7 @@ def _adjective(cells: list[str]) -> Adjective:
 
 
 def regular_er(infinitive: str) -> list[str]:
-    """The French cells of a regular verb in -er.
+    """The French cells of a regular -er verb.
 
     >>> regular_er("donner")
     ['donner', 'donne donne donnons donnez donnent', 'donné', 'donner', 'avoir', '']

@@ -1,6 +1,6 @@
-"""The batch a plan is made for: how many sequences, how long, and which family has which of them.
+"""The batch a plan is made for: how many sequences, how long, and which sides each family has.
 
-Knows a model's config and nothing of costs.
+Knows a model's config and nothing about costs.
 
 Shapes: R rows (sequences, or pairs of them), S source tokens, T target tokens.
 """
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from clearhead.base.errors import UserError
 from clearhead.models.config import ModelConfig
 
-PAIR_LENGTH = 25  # tokens of a sentence where nothing is said: about the mean of WMT 2014 in subwords
-TEXT_LENGTH = 2048  # tokens of a text where the position scheme sets no limit
+PAIR_LENGTH = 25  # default tokens of a sentence: about the mean of WMT 2014 in subwords
+TEXT_LENGTH = 2048  # default tokens of a text if the position scheme sets no limit
 PAIRS = ("encoder-decoder", "recurrent", "convolutional")  # families with a source and a target
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One training step's sequences, all of one length; a side that a family does not have is 0 long."""
+    """One training step's sequences, all of one length; a side that a family lacks has length 0."""
 
     rows: int
     source_length: int
@@ -37,14 +37,14 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """The tokens `batch_tokens` speaks of: target tokens, or those of the only sequence."""
+        """What `batch_tokens` counts: target tokens, or those of the only sequence."""
         return self.target_tokens or self.source_tokens
 
 
 def make_batch(
     config: ModelConfig, batch_tokens: int, source_length: int | None, target_length: int | None
 ) -> Batch:
-    """The batch nearest to `batch_tokens` that whole sequences can make, at least one sequence."""
+    """The batch of whole sequences nearest to `batch_tokens`, with at least one sequence."""
     for name, value in (
         ("batch_tokens", batch_tokens),
         ("source_length", source_length),
@@ -65,7 +65,7 @@ def make_batch(
 
 
 def _lengths(config: ModelConfig, source: int | None, target: int | None) -> tuple[int, int]:
-    """(S, T): what was given, or what is usual for the family."""
+    """(S, T): as given, or the usual values for the family."""
     if config.family in PAIRS:
         return source or PAIR_LENGTH, target or PAIR_LENGTH
     if config.family == "vision":

@@ -1,7 +1,7 @@
-"""Where attention becomes the dearer half of a layer: O(n²·d) beside O(n·d²), computed and measured.
+"""Where attention becomes the more expensive half of a layer: O(n²·d) versus O(n·d²), computed and measured.
 
-Of one layer of self-attention that reads n tokens of width d, some products grow with n² (queries times keys,
-weights times values), the others with n (the projections, the feed-forward). The lectures set n²·d against
+In one layer of self-attention over n tokens of width d, some products grow with n² (queries times keys,
+weights times values), the others with n (the projections, the feed-forward). The lectures compare n²·d with
 n·d², which meet at n = d. With all factors, for a feed-forward of 4d:
 
     4·n²·d   =   2·n·(4·d² + 8·d²)        at n = 6·d
@@ -33,14 +33,14 @@ from clearhead.planner.batch import Batch
 from clearhead.planner.families import products
 from clearhead.planner.report import Table, plain_text
 
-LONGEST = 2**22  # no crossing is looked for beyond so many tokens
-SHORTEST, ENOUGH = 64, 2.0  # tokens that are measured first; seconds after which no longer text is
-REPEATED = 3  # of which the quickest counts
+LONGEST = 2**22  # longest text in which a crossing is searched for
+SHORTEST, ENOUGH = 64, 2.0  # tokens measured first; seconds after which no longer text is measured
+REPEATED = 3  # runs; the fastest counts
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One length: FLOPs and, where they were measured, seconds of what grows with n² and with n."""
+    """One length: FLOPs and, if measured, seconds of the parts that grow with n² and with n."""
 
     tokens: int
     square_flops: int
@@ -51,17 +51,17 @@ class Measured:
 
 @dataclass(frozen=True)
 class Crossing:
-    """From how many tokens on what grows with n² is the larger part."""
+    """From how many tokens on the n² part is the larger one."""
 
     width: int
     computed: int  # by FLOPs
-    measured: float | None  # by time on this device; None: not within the lengths that were measured
+    measured: float | None  # by time on this device; None: not within the measured lengths
     device: str
     lengths: tuple[Measured, ...]
 
 
 def crossing(config: ModelConfig, device: torch.device | None = None) -> Crossing:
-    """For one layer of a model; measured on a device, or not at all."""
+    """For one layer of a model; measured on a device, or only computed."""
     if config.family in NO_TRANSFORMERS:
         raise UserError(f"A {config.family} model has no self-attention, so nothing in it grows with n².")
     one = config.replace(
@@ -132,15 +132,15 @@ def _measured(one: ModelConfig, device: torch.device) -> Iterator[tuple[int, tup
 
 
 def _nothing(problem: Problem) -> Tensor:
-    """In place of attention: the values as they are, so that what is left of a layer is linear in n."""
+    """Replaces attention with the values themselves, so that the rest of the layer is linear in n."""
     return problem.spread(problem.v)
 
 
 def _quickest(do: Callable[[], object], device: torch.device) -> float:
-    # processor time on a CPU, because other programs on the machine do not count in it
+    # processor time on a CPU, because it excludes other programs on the machine
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     times = []
-    do()  # loads what is needed
+    do()  # warm-up
     for _ in range(REPEATED):
         _settle(device)
         began = clock()
@@ -156,7 +156,7 @@ def _settle(device: torch.device) -> None:
 
 
 def _crossed(lengths: list[Measured]) -> float | None:
-    """Between the last length at which the linear part took longer and the next, in proportion."""
+    """Interpolated between the last length at which the linear part took longer and the next."""
     known = [one for one in lengths if one.square_seconds is not None and one.linear_seconds is not None]
     for before, after in itertools.pairwise(known):
         low, high = ((one.linear_seconds or 0) - (one.square_seconds or 0) for one in (before, after))
@@ -166,7 +166,7 @@ def _crossed(lengths: list[Measured]) -> float | None:
 
 
 def render_crossing(found: Crossing) -> str:
-    """The table, and what it says."""
+    """The table, and its conclusion."""
     timed = any(one.square_seconds is not None for one in found.lengths)
     clock = ("n²·d part, ms", "n·d² part, ms") if timed else ()
     header = ("tokens n", "n²·d part, FLOPs", "n·d² part, FLOPs", *clock)

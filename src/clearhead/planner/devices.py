@@ -1,8 +1,8 @@
-"""What devices can do at best, by name: arithmetic, memory traffic, memory.
+"""Peak figures of devices, by name: arithmetic, memory traffic, memory.
 
-The GPUs' numbers are the makers' for dense matrices (no sparsity). `cpu` is this machine by its instruction
-set and number of cores: `python benchmarks/devices.py` prints what a machine really does, beside the row of
-the table that it is planned with. Nothing here looks at a clock: a plan is the same on a busy machine.
+The GPU figures are the vendors' for dense matrices (no sparsity). `cpu` is this machine by its instruction
+set and number of cores: `python benchmarks/devices.py` prints what a machine really achieves next to the
+table row used to plan for it. Nothing here measures time: a plan is the same on a busy machine.
 Knows nothing about models.
 """
 
@@ -24,7 +24,7 @@ USABLE = 0.90  # of the memory; the rest goes to the runtime and to gaps between
 
 @dataclass(frozen=True)
 class Device:
-    """Peak FLOP/s by number format (None: it does not have it), bytes/s and bytes of memory."""
+    """Peak FLOP/s by number format (None: not supported), bytes/s and bytes of memory."""
 
     name: str
     bf16: float | None
@@ -45,7 +45,7 @@ DEVICES: dict[str, Device] = {
         Device("a100-80g", 312e12, 19.5e12, 2.04e12, 80e9),
         Device("rtx4090", 165e12, 82.6e12, 1.01e12, 24e9),
         Device("l4", 121e12, 30.3e12, 0.30e12, 24e9),
-        # The original Transformer's GPU, with the sustained rate its authors reckon with.
+        # The original Transformer's GPU, with the sustained rate its authors assume.
         Device("p100", None, 9.5e12, 0.73e12, 16e9),
     )
 }
@@ -58,8 +58,8 @@ class Core(NamedTuple):
     bandwidth: float
 
 
-# Of one core. Measured: amx, an Intel Xeon (Sapphire Rapids); avx512-vnni, an AMD EPYC (Zen 4) at 2.6 GHz.
-# The others follow from how many numbers an instruction multiplies, beside the measured ones.
+# Per core. Measured: amx, an Intel Xeon (Sapphire Rapids); avx512-vnni, an AMD EPYC (Zen 4) at 2.6 GHz.
+# The others are extrapolated from these by how many numbers an instruction multiplies.
 CORES: dict[InstructionSet, Core] = {
     "amx": Core(1.6e11, 4.5e9),
     "avx512-vnni": Core(9.6e10, 4.0e9),
@@ -71,10 +71,10 @@ CORES: dict[InstructionSet, Core] = {
     "neon": Core(2.5e10, 4.0e9),
     "plain": Core(1e10, 4.0e9),
 }
-# Cores wait for each other and for memory: of 16 measured ones the products kept 7 busy, of 2 nearly both.
+# Cores wait for each other and for memory: products kept 7 of 16 measured cores busy, and nearly both of 2.
 CROWD, CROWDED = 2, 0.6
 
-# GPUs that are not in the table, by the first number of their compute capability: (bf16, float32) FLOP/s of a
+# GPUs that are not in the table, by their major compute capability: (bf16, float32) FLOP/s of a
 # multiprocessor, from one card of each generation.
 MULTIPROCESSORS = {
     7: (1.0e12, 0.2e12),
@@ -87,7 +87,7 @@ _NAMES = {"h200": "h200", "h100": "h100", "a100": "a100-80g", "4090": "rtx4090",
 
 
 def find_device(name: str | Device) -> Device:
-    """A device by name; `cpu` is this machine by the table, `cpu:2e11` takes your word for its FLOP/s."""
+    """A device by name; `cpu` is this machine by the table, `cpu:2e11` uses the given FLOP/s."""
     if isinstance(name, Device):
         return name
     kind, _, given = name.partition(":")
@@ -110,7 +110,7 @@ def _rate(text: str) -> float:
 
 
 def cpu(kind: InstructionSet, cores: int, memory: float = 16e9) -> Device:
-    """A CPU by its instruction set and how many of its cores compute.
+    """A CPU by its instruction set and the number of cores that compute.
 
     >>> f"{cpu('avx2', 2).float32:.1e}, {cpu('avx2', 16).float32:.1e}"
     '1.0e+11, 3.5e+11'
@@ -121,13 +121,13 @@ def cpu(kind: InstructionSet, cores: int, memory: float = 16e9) -> Device:
 
 
 def this_cpu(threads: int | None = None) -> Device:
-    """This machine with so many threads; None: as many as torch uses."""
+    """This machine with this many threads; None: as many as torch uses."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 16e9
     return cpu(instruction_set(), usable_cores(threads or torch.get_num_threads()), float(pages))
 
 
 def gpu(name: str, capability: int, multiprocessors: int, memory: float) -> Device:
-    """A GPU by the name its driver gives it, or else by its generation and size."""
+    """A GPU by its driver's name for it, or else by its generation and size."""
     for word in name.lower().replace("-", " ").split():
         if word in _NAMES:
             return DEVICES[_NAMES[word]]

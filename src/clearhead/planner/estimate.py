@@ -1,7 +1,7 @@
 """`plan`: what a model will cost before it is built or trained, as numbers.
 
-Builds the model without memory (on the `meta` device), walks it and adds up. How
-a plan is printed stands in `report.py`.
+Builds the model without memory (on the `meta` device), traverses it and adds up.
+`report.py` prints a plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from clearhead.planner.totals import (
 )
 
 _DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "float32": "float32", "fp32": "float32"}
-# What one step of decoding reads of a model, whatever the family.
+# What one decoding step reads of a model, whatever the family.
 _WRITING = ("decoder", "output", "cells", "score", "combine")
 
 
@@ -101,7 +101,7 @@ def plan(
 
 
 def _resolve(what: str | ModelConfig | nn.Module) -> tuple[str, ModelConfig, nn.Module]:
-    """A name to show, the config, and the model to walk."""
+    """A name to show, the config, and the model to count."""
     if isinstance(what, nn.Module):
         config = getattr(what, "config", None)
         if not isinstance(config, ModelConfig):
@@ -114,7 +114,7 @@ def _resolve(what: str | ModelConfig | nn.Module) -> tuple[str, ModelConfig, nn.
 
 
 def _dtype(name: str | None, device: Device | None) -> str:
-    """The number format asked for, or the fastest the device has."""
+    """The number format requested, or the device's fastest."""
     if name in (None, "auto"):
         return "float32" if device is not None and device.bf16 is None else "bf16"
     assert name is not None
@@ -128,7 +128,7 @@ def _dtype(name: str | None, device: Device | None) -> str:
 
 
 def _timing(device: Device, dtype: str, flops: Flops, memory: Memory, reading: int) -> Timing | None:
-    """A device's row, or None where it lacks the number format."""
+    """A device's row, or None if it lacks the number format."""
     peak = device.peak(dtype)
     if peak is None:
         return None
@@ -148,7 +148,7 @@ def _timing(device: Device, dtype: str, flops: Flops, memory: Memory, reading: i
 
 
 def _read_when_decoding(model: nn.Module, config: ModelConfig) -> int:
-    """Parameters that each step of decoding multiplies with, for one sequence."""
+    """Parameters that each decoding step multiplies with, for one sequence."""
     if config.family not in (*PAIRS, "decoder"):
         return 0
     parts = [getattr(model, name) for name in _WRITING if hasattr(model, name)]

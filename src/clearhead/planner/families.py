@@ -1,9 +1,8 @@
 """What a whole model costs: the matrix products of one pass, and what it keeps for the backward pass.
 
-The parts of the layers state their own costs (`nn/costs.py`); here they are summed over the stacks, and what
-stands around the stacks is added: embeddings, residual connections, heads, the vocabulary. No padding is
-assumed.
-Knows nothing of time or of the optimiser.
+The parts of the layers state their own costs (`nn/costs.py`); here they are summed over the stacks, and the
+rest is added: embeddings, residual connections, heads, the vocabulary. No padding is assumed.
+Knows nothing about time or the optimiser.
 
 Shapes: R rows, S source tokens, T target tokens, E model width.
 """
@@ -41,7 +40,7 @@ from clearhead.nn.layers import InputEmbedding, Output, Residual, RMSNorm
 from clearhead.nn.parts import attention_kind, feedforward_kind
 from clearhead.planner.batch import Batch
 
-LOSS = "loss"  # the part that log-probabilities are told under
+LOSS = "loss"  # the part under which log-probabilities are reported
 # Numbers a recurrence keeps for each token, cell and unit of width, as PyTorch's CPU kernels do.
 _READING = {"rnn": (1, 2), "gru": (7, 2), "lstm": (10, 8)}  # per number of a state, per number of an input
 _WRITING = {"rnn": 1, "gru": 6, "lstm": 5}
@@ -74,7 +73,7 @@ def kept(model: nn.Module, batch: Batch, storage: Storage) -> tuple[Kept, ...]:
 
 
 def _stacks(model: nn.Module, batch: Batch) -> list[tuple[Stack, Sight, Sight | None]]:
-    """The stacks of a model: who looks at whom in them, and at the source."""
+    """The stacks of a model: who attends to whom in them, and to the source."""
     rows, source, target = batch.rows, batch.source_length, batch.target_length
     read = Sight(rows, source, source)
     hidden = getattr(getattr(model, "config", None), "causal_mask", True)
@@ -101,7 +100,7 @@ def _products(model: Any, batch: Batch) -> Iterator[Product]:
         for layer in stack.layers:
             for name, part, costs, sight, _ in _parts(stack.name, layer, own, cross):
                 for product in costs.products(name, part, sight):
-                    # What no decoder looks at has no gradient.
+                    # No decoder attends to this, so it has no gradient.
                     yield replace(product, gradients=0) if stack is unread else product
     if hasattr(model, "head"):
         yield from _head_products(model.head, batch.rows, batch.tokens)
@@ -132,7 +131,7 @@ def _kept(model: Any, batch: Batch, storage: Storage) -> Iterator[Kept]:
 def _parts(
     name: str, layer: nn.Module, own: Sight, cross: Sight | None
 ) -> Iterator[tuple[str, Any, Costs, Sight, Residual]]:
-    """The parts of a layer, what each costs, what it looks at, and the residual connection around it."""
+    """The parts of a layer, what each costs, what it attends to, and the residual connection around it."""
     assert isinstance(layer, Layer)
     attentions = [(f"{name} self-attention", layer.attention, own, layer.attention_residual)]
     if layer.cross_residual is not None and cross is not None:
@@ -147,9 +146,9 @@ def _parts(
 def _stack_kept(
     stack: Stack, width: int, own: Sight, cross: Sight | None, storage: Storage
 ) -> Iterator[Kept]:
-    """All layers, and the stream they read from and write to."""
+    """All layers, and the residual stream they read from and write to."""
     tokens = own.rows * own.queries
-    known: set[str] = set()  # settings of the attention that has been seen
+    known: set[str] = set()  # attention settings counted already
     for layer in stack.layers:
         for name, part, costs, sight, residual in _parts(stack.name, layer, own, cross):
             inside = costs.kept(part, sight, storage)
@@ -161,7 +160,7 @@ def _stack_kept(
 
 
 def _norm_kept(norm: nn.Module, tokens: int, width: int, storage: Storage) -> int:
-    """A norm's input and statistics; the RMS norm keeps the scaled numbers too, before its weight."""
+    """A norm's input and statistics; the RMS norm also keeps the scaled numbers, before its weight."""
     if isinstance(norm, nn.Identity):
         return 0
     if isinstance(norm, RMSNorm):
@@ -170,12 +169,12 @@ def _norm_kept(norm: nn.Module, tokens: int, width: int, storage: Storage) -> in
 
 
 def _embedding_kept(tokens: int, each: int) -> Kept:
-    """The ids, to know which rows get a gradient, and `each` bytes more for each token."""
+    """The ids, which select the rows that get a gradient, and `each` more bytes per token."""
     return Kept("embedding", tokens * (ID + each))
 
 
 def _input_kept(layer: InputEmbedding, tokens: int, storage: Storage) -> Kept:
-    """Ids, token types, norm and dropout in front of the first layer."""
+    """Ids, token types, norm and dropout before the first layer."""
     width = layer.table.weight.shape[1]
     each = width * storage.dropped(layer.dropout.p) + (ID if layer.types is not None else 0)
     norm = 0 if layer.norm is None else _norm_kept(layer.norm, tokens, width, storage)
@@ -184,7 +183,7 @@ def _input_kept(layer: InputEmbedding, tokens: int, storage: Storage) -> Kept:
 
 
 def _residual_kept(layer: Residual, tokens: int, width: int, storage: Storage) -> int:
-    """What the norm takes and gives (the next product keeps the latter), and what was dropped."""
+    """The norm's input and output (the next product keeps the latter), and the dropout mask."""
     dropped = storage.dropped(layer.dropout.p)
     return _norm_kept(layer.norm, tokens, width, storage) + tokens * width * (storage.item + dropped)
 
@@ -195,7 +194,7 @@ def _output_products(layer: Output, tokens: int, part: str = "output") -> Iterat
 
 
 def _head_products(head: Head, rows: int, tokens: int) -> Iterator[Product]:
-    """Pooler, classifier, and the words of masked language modelling."""
+    """Pooler, classifier, and the vocabulary scores of masked language modelling."""
     if head.pooler is not None:
         yield linear("head", head.pooler, rows)
     if head.classifier is not None:
@@ -209,11 +208,11 @@ def _head_products(head: Head, rows: int, tokens: int) -> Iterator[Product]:
 
 
 def _head_kept(head: Head, width: int, rows: int, tokens: int, storage: Storage) -> Iterator[Kept]:
-    """Pooler, classifier or words."""
+    """Pooler, classifier or vocabulary scores."""
     inside = rows * width * storage.item * 2 if head.pooler is not None else 0
     if head.classifier is not None:
         places = rows if head.config.of_text else tokens
-        own = storage.item if head.config.of_text else 0  # of all tokens it takes the stream, counted above
+        own = storage.item if head.config.of_text else 0  # for all tokens it reads the stream, counted above
         inside += places * width * (own + storage.dropped(head.dropout.p))
         yield _logits_kept(places, head.classifier.out_features)
     if head.transform is not None:
@@ -226,7 +225,7 @@ def _head_kept(head: Head, width: int, rows: int, tokens: int, storage: Storage)
 
 
 def _logits_kept(places: int, classes: int) -> Kept:
-    """The loss keeps the log-probabilities, in float32, and the right answers."""
+    """The loss keeps the log-probabilities, in float32, and the labels."""
     return Kept(LOSS, places * (classes * FLOAT + ID))
 
 
@@ -249,7 +248,7 @@ def _recurrent_products(model: Recurrent, batch: Batch) -> Iterator[Product]:
 
 
 def _reading(encoder: nn.RNNBase, batch: Batch) -> Iterator[Product]:
-    """The encoder: inputs of all tokens, and each token's state into the next one's."""
+    """The encoder: the inputs of all tokens, and the recurrence from each token's state to the next."""
     for name, weight in encoder.named_parameters():
         if name.startswith("weight_ih"):
             yield Product("encoder recurrence", "weights", 2 * batch.source_tokens * weight.numel())
@@ -261,7 +260,7 @@ def _reading(encoder: nn.RNNBase, batch: Batch) -> Iterator[Product]:
 
 
 def _recurrent_kept(model: Recurrent, batch: Batch, storage: Storage) -> Iterator[Kept]:
-    """Activations: cells, attention for each target token, and the scores over words."""
+    """Activations: cells, attention for each target token, and the vocabulary scores."""
     width, memory = model.config.width, _memory_width(model)
     cell = model.config.recurrent.cell
     source, target = batch.source_tokens, batch.target_tokens
@@ -290,7 +289,7 @@ def _memory_width(model: Recurrent) -> int:
 
 
 def _convolutional_products(model: Convolutional, batch: Batch) -> Iterator[Product]:
-    """Convolutions of both stacks, each decoder layer's look at the source, and the scores over words."""
+    """Convolutions of both stacks, attention to the source, and the vocabulary scores."""
     sight = Sight(batch.rows, batch.target_length, batch.source_length)
     for layer in (*model.encoder, *model.decoder):
         assert isinstance(layer, EncoderLayer | DecoderLayer)
@@ -309,15 +308,15 @@ def _convolutional_products(model: Convolutional, batch: Batch) -> Iterator[Prod
 
 
 def _convolutional_kept(model: Convolutional, batch: Batch, storage: Storage) -> Iterator[Kept]:
-    """Activations: what convolutions and gates read, attention weights, and the scores over words."""
+    """Activations: what convolutions and gates read, attention weights, and the vocabulary scores."""
     item, width = storage.item, model.config.width
     dropped = storage.dropped(model.config.dropout)
     yield _input_kept(model.source_embedding, batch.source_tokens, storage)
     yield _input_kept(model.target_embedding, batch.target_tokens, storage)
-    reading = width * ((1 + 2) * item + dropped)  # what the convolution reads, and what the gate does
+    reading = width * ((1 + 2) * item + dropped)  # the inputs of the convolution and of the gate
     yield Kept("encoder convolutions", batch.source_tokens * reading * len(model.encoder))
     yield Kept("decoder convolutions", batch.target_tokens * reading * len(model.decoder))
-    # What is asked, before and after; the weights; what is found, before W'.
+    # The query, before and after; the weights; the result, before W'.
     looking = (3 * width + 2 * batch.source_length) * item
     yield Kept("decoder cross-attention", batch.target_tokens * looking * len(model.decoder))
     yield Kept("decoder stream", (2 * batch.source_tokens + batch.target_tokens) * width * item)

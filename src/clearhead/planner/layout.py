@@ -1,14 +1,14 @@
 """How the ranks of a run share its work: one line of text, such as `fsdp8xtp8`.
 
-    ddp    replicas: every rank has all weights, gradients are added up
-    fsdp   shards: weights, gradients and moments are cut up, and brought together layer by layer
+    ddp    replicas: every rank has all weights, gradients are summed
+    fsdp   shards: weights, gradients and moments are sharded, and gathered layer by layer
     ep     expert parallel: every rank has some of the experts, and tokens travel to theirs and back
-    tp     tensor parallel: every product is cut up, and so is the sequence between products
+    tp     tensor parallel: every product is split, and so is the sequence between products
 
-The parts are the dimensions of one mesh, in this order whatever the order in the text: ranks that differ only
-in `tp`, which talk most, are neighbours, and so on one machine. One part may leave its size out and takes the
-ranks that are left. `ddp2xfsdp4` is what others call hybrid sharding. Ranks of `ddp`, `fsdp` and `ep` have
-data of their own; those of `tp` share theirs. No torch.
+The parts are the dimensions of one mesh, always in this order: ranks that differ only in `tp`, which
+communicate most, are neighbours, and so on one machine. One part may omit its size and gets the remaining
+ranks. `ddp2xfsdp4` is also called hybrid sharding. Ranks of `ddp`, `fsdp` and `ep` have different data; those
+of `tp` share theirs. No torch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str, ranks: int) -> Layout:
-        """The layout of so many ranks.
+        """The layout of this many ranks.
 
         >>> Layout.parse("fsdp8xtp8", 64)
         Layout(ddp=1, fsdp=8, ep=1, tp=8)
@@ -73,17 +73,17 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """All of them."""
+        """The number of ranks."""
         return self.data * self.tp
 
     @property
     def data(self) -> int:
-        """Into how many parts an update's batches are dealt."""
+        """How many parts an update's batches are split into."""
         return self.ddp * self.fsdp * self.ep
 
     @property
     def shards(self) -> bool:
-        """Are weights cut up?"""
+        """Are weights sharded?"""
         return self.fsdp * self.ep * self.tp > 1
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
 """What a training step costs each of many ranks, by layout: memory, traffic, time, and whether it fits.
 
-Weights are counted on the model, part by part as `training/distributed/shard.py` cuts them; collectives by
+Weights are counted on the model, part by part as `training/distributed/shard.py` shards them; collectives by
 what a ring sends: (n−1)/n of the bytes for a gather or a reduce-scatter among n ranks, twice that for a sum.
 """
 
@@ -40,12 +40,12 @@ _CUT = {
 
 @dataclass(frozen=True)
 class Weights:
-    """How many there are, by who cuts them."""
+    """How many weights there are, by what splits them."""
 
     cut: int  # by tensor parallelism
     uncut: int
-    experts: int  # of the uncut ones, those that expert parallelism deals out: a rank's share
-    largest_layer: int  # of all of them, before tensor parallelism cuts anything
+    experts: int  # of the uncut ones, those spread by expert parallelism: a rank's share
+    largest_layer: int  # of all weights, before tensor parallelism splits any
     around: int  # outside the layers
 
 
@@ -54,9 +54,9 @@ class Spread:
     """A plan on one rank of a layout."""
 
     layout: str
-    accumulate: int  # batches of a step, dealt to the ranks that have data of their own
-    shards: int  # bytes: weights, gradients, moments that lie here all the time
-    gathered: int  # bytes: layers brought together for their passes, with their gradients
+    accumulate: int  # batches of a step, split over the ranks with different data
+    shards: int  # bytes: weights, gradients and moments that are always here
+    gathered: int  # bytes: layers gathered for their passes, with their gradients
     activations: int  # bytes, with those of the loss
     traffic: int  # bytes that a rank sends in a step
     traffic_between: int  # of these, to other machines
@@ -71,7 +71,7 @@ class Spread:
 
 
 def layouts_for(ranks: int, asked: str | None) -> list[Layout]:
-    """The one that was asked for, and the usual ones beside it."""
+    """The requested layout, followed by the usual ones."""
     if not 2 <= ranks <= MOST:
         raise UserError(f"A plan's ranks must be 2 to {MOST:,}, not {ranks}.")
     found = [Layout.parse(asked, ranks)] if asked is not None else []
@@ -85,7 +85,7 @@ def layouts_for(ranks: int, asked: str | None) -> list[Layout]:
 
 @dataclass(frozen=True)
 class Job:
-    """What is spread: a model and one step of its training, on so many devices of a kind."""
+    """The work to spread: a model and one step of its training, on a number of devices of one kind."""
 
     model: nn.Module
     batch: Batch
@@ -96,9 +96,9 @@ class Job:
 
 
 def spread(job: Job, layout: Layout) -> Spread | None:
-    """What one rank of a layout has to do; None where the model's heads, widths or experts cannot be cut so.
+    """What one rank of a layout does; None if the model's heads, widths or experts cannot be split like this.
 
-    A step is taken in as few passes as fit into memory.
+    A step takes as few passes as fit into memory.
     """
     if layout.tp > 1 and not _divides(job.model, layout.tp):
         return None
@@ -115,16 +115,16 @@ def spread(job: Job, layout: Layout) -> Spread | None:
 def _spread(job: Job, layout: Layout, passes: int) -> Spread:
     weights, item = count_weights(job.model, layout.ep), BYTES[job.dtype]
     mine = weights.cut // layout.tp + weights.uncut  # before sharding
-    layer = weights.largest_layer // layout.tp  # near enough: norms are small
+    layer = weights.largest_layer // layout.tp  # approximately: norms are small
     if layout.shards:
         shards = 4 * FLOAT * mine // layout.fsdp  # weight, gradient, two moments, all in float32
-        # the parts around the layers stay together; of the layers this one and the next, and a gradient
+        # the parts around the layers stay gathered; of the layers this one and the next, and a gradient
         gathered = item * (2 * weights.around + 3 * layer) + FLOAT * (weights.around + layer)
     else:
         shards, gathered = job.memory.fixed, 0
     width: int = job.model.config.width  # type: ignore[union-attr, assignment]
     tokens = -(-(job.batch.source_tokens + job.batch.target_tokens) // layout.data)
-    passing = item * width * tokens * _sublayers(job.model)  # what enters sub-layers
+    passing = item * width * tokens * _sublayers(job.model)  # the inputs of sub-layers
     slices = (job.memory.kept + job.memory.loss) // (layout.data * layout.tp)
     activations = (slices + (passing if layout.tp > 1 else 0)) // passes
     travelling = item * _choices(job.model, job.batch) // layout.data
@@ -133,7 +133,7 @@ def _spread(job: Job, layout: Layout, passes: int) -> Spread:
     away = [name for name in sent if _leaves_the_host(layout, name)]
     seconds = {name: count / (BETWEEN if name in away else INSIDE) for name, count in sent.items()}
     peak = job.device.peak(job.dtype)
-    assert peak is not None  # whoever asks has chosen the number format
+    assert peak is not None  # the caller has chosen a supported number format
     compute = job.flops.step / (layout.ranks * peak * UTILISATION)
     return Spread(
         layout=str(layout),
@@ -144,14 +144,14 @@ def _spread(job: Job, layout: Layout, passes: int) -> Spread:
         traffic=sum(sent.values()),
         traffic_between=sum(sent[name] for name in away),
         compute_seconds=compute,
-        # shards travel while layers compute; the others are waited for
+        # shards are transferred while layers compute; the others are waited for
         step_seconds=max(compute, seconds["fsdp"]) + seconds["ddp"] + seconds["ep"] + seconds["tp"],
         fits=shards + gathered + activations <= job.device.memory * USABLE,
     )
 
 
 def count_weights(model: nn.Module, ep: int = 1) -> Weights:
-    """A model's weights, by who cuts them; of experts those of one of `ep` ranks."""
+    """A model's weights, by what splits them; experts: those of one of `ep` ranks."""
     layers = [module for module in model.modules() if isinstance(module, Layer)]
     dealt = {
         weight: weight.numel() // ep
@@ -169,7 +169,7 @@ def count_weights(model: nn.Module, ep: int = 1) -> Weights:
 
 
 def _cut(layer: Layer) -> Iterator[int]:
-    """Numbers in the products that tensor parallelism cuts."""
+    """Numbers in the products that tensor parallelism splits."""
     for part in (layer.attention, layer.cross_attention, layer.feedforward):
         for name, with_bias in _CUT.items():
             product = getattr(part, name, None)
@@ -198,7 +198,7 @@ def _deals(model: nn.Module, layout: Layout) -> bool:
 
 
 def _choices(model: nn.Module, batch: Batch) -> int:
-    """Numbers that all experts of a step are given: a row of the model's width for each choice."""
+    """Numbers sent to all experts in a step: a row of the model's width for each choice."""
     found = 0
     for stack in (module for module in model.modules() if isinstance(module, Stack)):
         tokens = batch.source_tokens if stack.name == "encoder" else batch.target_tokens
@@ -210,7 +210,7 @@ def _choices(model: nn.Module, batch: Batch) -> int:
 
 
 def _sublayers(model: nn.Module) -> int:
-    """Of one token's way: half of all where a source and a target share them."""
+    """The sub-layers one token passes: half of all if a source and a target share them."""
     layers = [module for module in model.modules() if isinstance(module, Layer)]
     parts = sum(1 + (layer.feedforward is not None) + (layer.cross_attention is not None) for layer in layers)
     two = any(layer.cross_attention is not None for layer in layers)
@@ -220,19 +220,19 @@ def _sublayers(model: nn.Module) -> int:
 def _traffic(
     layout: Layout, weights: Weights, item: int, passing: int, passes: int
 ) -> Iterator[tuple[str, int]]:
-    """Bytes that a rank sends in a step, by the dimension of the mesh. `passing`: what enters sub-layers."""
+    """Bytes that a rank sends in a step, by mesh dimension. `passing`: the inputs of sub-layers."""
     ddp, fsdp, tp = layout.ddp, layout.fsdp, layout.tp
     mine = weights.cut // tp + weights.uncut
     yield "ddp", 2 * (ddp - 1) * FLOAT * mine // (ddp * fsdp)  # gradients are summed in float32
-    # in each pass weights are gathered twice, and gradients scattered
+    # each pass gathers weights twice, and scatters gradients
     yield "fsdp", passes * (fsdp - 1) * (2 * item + FLOAT) * mine // fsdp
-    # gradients of all but experts are summed; their tokens come on top
+    # gradients of all but experts are summed; the experts' tokens come on top
     yield "ep", 2 * (layout.ep - 1) * FLOAT * (mine - weights.experts) // (layout.ep * fsdp)
-    # gathered and scattered on the way there and back; gradients of what is not cut are summed
+    # gathered and scattered in both passes; gradients of uncut weights are summed
     yield "tp", 4 * (tp - 1) * passing // tp + 2 * (tp - 1) * FLOAT * weights.uncut // (tp * fsdp)
 
 
 def _leaves_the_host(layout: Layout, name: str) -> bool:
-    """Do the ranks of a dimension stand on several machines? Neighbours in `tp` are the closest."""
+    """Do the ranks of a dimension span several machines? Neighbours in `tp` are the closest."""
     inside = layout.ep * layout.tp
     return {"tp": layout.tp, "ep": inside, "fsdp": layout.fsdp * inside, "ddp": layout.ranks}[name] > HOST

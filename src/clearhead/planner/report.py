@@ -1,4 +1,4 @@
-"""A finished plan: its numbers, and how it reads, as plain text or drawn with rich on a terminal.
+"""A finished plan: its numbers, and how it is shown, as plain text or drawn with rich on a terminal.
 
 Counts nothing itself: `estimate.py` fills it in.
 """
@@ -23,7 +23,7 @@ from clearhead.planner.families import LOSS
 from clearhead.planner.ranks import BETWEEN, HOST, INSIDE, Spread
 from clearhead.planner.totals import BATCH_TOKENS, GPUS, Comparison, Flops, Memory, Part
 
-LINE = 100  # notes are broken at this width
+LINE = 100  # notes are wrapped at this width
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Timing:
     step_seconds: float
     run_seconds: float
     fits: bool
-    largest_batch: int  # tokens in one step that would fit; 0 if not even the weights do
-    decode_seconds: float | None  # at least this for each token of one sequence: reading the weights once
+    largest_batch: int  # tokens per step that would fit; 0 if not even the weights do
+    decode_seconds: float | None  # lower bound per token of one sequence: reading the weights once
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,17 @@ class Plan:
     dtype: str
     batch: Batch
     parts: tuple[Part, ...]
-    active: int  # how many of the parameters one token meets: without experts that it does not choose
+    active: int  # how many of the parameters one token uses: without experts that it does not choose
     flops: Flops
     memory: Memory
     timings: tuple[Timing, ...]
     comparison: Comparison | None
     assumptions: tuple[str, ...]
-    spreads: tuple[Spread, ...] = ()  # on many ranks, by layout; the one asked for comes first
+    spreads: tuple[Spread, ...] = ()  # on many ranks, by layout; the requested one comes first
 
     @property
     def parameters(self) -> int:
-        """How many numbers the model learns, shared ones once."""
+        """How many parameters the model has, shared ones counted once."""
         return sum(part.count for part in self.parts)
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Plan:
 
 
 def render(plan: Plan) -> str:
-    """The plan as text: drawn tables where the output is a terminal, plain columns otherwise."""
+    """The plan as text: drawn tables if the output is a terminal, plain columns otherwise."""
     if sys.stdout is not None and sys.stdout.isatty():
         return drawn(_tables(plan))
     return str(plan)
@@ -275,7 +275,7 @@ def _comparison(found: Comparison) -> Table:
 
 
 def _plain(value: Any) -> Any:
-    """A dataclass as plain data, with the sums its properties give."""
+    """A dataclass as plain data, including its computed sums."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         plain = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         sums = [name for name, member in vars(type(value)).items() if isinstance(member, property)]
@@ -303,7 +303,7 @@ class Table:
 
 
 def plain_text(tables: Iterable[Table]) -> str:
-    """Columns lined up with blanks.
+    """Columns aligned with spaces.
 
     >>> print(plain_text([Table("Sums", ("what", "how many"), (("apples", "2"), ("all", "12")))]))
     Sums
@@ -330,7 +330,7 @@ def _as_text(table: Table) -> str:
 
 
 def drawn(tables: Iterable[Table], width: int | None = None) -> str:
-    """The same with rules and emphasis, as a terminal shows it."""
+    """The same with rules and emphasis, for a terminal."""
     console = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False)
     for table in tables:
         if not table.rows:
@@ -372,7 +372,7 @@ def bytes_in_words(count: float) -> str:
 
 
 def seconds_in_words(seconds: float) -> str:
-    """The largest unit that gives at least one.
+    """The largest unit of which there is at least one.
 
     >>> seconds_in_words(0.0213), seconds_in_words(5400), seconds_in_words(1e6)
     ('21.3 ms', '1.5 hours', '11.6 days')

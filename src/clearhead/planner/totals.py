@@ -1,7 +1,7 @@
 """The sums a plan shows: parameters by part, FLOPs of a step and of a run, bytes of training and of decoding.
 
-Parameters are counted on the model itself, so that the parts always add up to what it holds; products and
-activations are those that `families.py` lists. Beside them stand the lectures' figures for two models.
+Parameters are counted on the model itself, so the parts always add up to the total; products and activations
+are those that `families.py` lists. The lectures' figures for two models are shown next to them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from clearhead.planner.families import LOSS, Kept, kept, products
 GPUS = 8
 BATCH_TOKENS = 25_000  # "approximately 25000 source tokens and 25000 target tokens"
 BYTES = {"bf16": 2, "float32": 4}
-CONTEXT = 512  # tokens a decoding state is shown for where neither positions nor lengths say more
-LONG = 2**40  # tokens that are more than any window holds
+CONTEXT = 512  # default tokens of a decoding state if neither positions nor lengths say more
+LONG = 2**40  # more tokens than any window holds
 
 
-# A word in a parameter's path inside a stack → how the part is called.
+# A word in a parameter's path inside a stack → the name of its part.
 _IN_STACK = {
     "attention": "self-attention",
     "cross_attention": "cross-attention",
@@ -41,7 +41,7 @@ _IN_STACK = {
     "convolution": "convolutions",
     "norm": "norms",
 }
-# The first word of the path, for what stands outside the stacks.
+# The first word of the path, for parameters outside the stacks.
 _OUTSIDE = {
     "patches": "patches",
     "class_token": "patches",
@@ -57,7 +57,7 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class Part:
-    """A part and how many numbers it learns; `shared_with` names the parts that use them as well."""
+    """A part and how many parameters it has; `shared_with` names the other parts that use them."""
 
     name: str
     count: int
@@ -86,7 +86,7 @@ def parameters_by_part(model: nn.Module) -> tuple[Part, ...]:
 
 
 def _part(path: str, schemes: Iterable[str]) -> str:
-    """The part a parameter is told under, from where it stands in the model."""
+    """The part a parameter is counted under, from its path in the model."""
     top, *inner = path.split(".")
     if any(path.startswith(f"{scheme}.") for scheme in schemes):
         return "positions"
@@ -101,7 +101,7 @@ def _part(path: str, schemes: Iterable[str]) -> str:
 
 
 def count_idle(model: nn.Module) -> int:
-    """Parameters that one token has nothing to do with: those of experts that it does not choose."""
+    """Parameters that one token does not use: those of experts that it does not choose."""
     nets = [module.feedforward for module in model.modules() if isinstance(module, Layer)]
     return sum(feedforward_kind(net.config.kind).costs.idle(net) for net in nets if net is not None)
 
@@ -117,8 +117,8 @@ class Flops:
     by_part: dict[str, int]  # forward and backward
     scores: int  # forward and backward: products that grow with queries × keys
     vocabulary: int  # forward and backward: hidden states to scores over words
-    fused_step: int  # as `step`, where a fused kernel computes scores again on the way back
-    flash_step: int  # as `fused_step`, where it also skips what a causal mask hides
+    fused_step: int  # like `step`, if a fused kernel recomputes scores in the backward pass
+    flash_step: int  # like `fused_step`, if it also skips what a causal mask hides
 
     @property
     def step(self) -> int:
@@ -132,12 +132,12 @@ class Flops:
 
     @property
     def per_token(self) -> float:
-        """Training FLOPs for each token of the batch (with its share of the source)."""
+        """Training FLOPs per token of the batch (with its share of the source)."""
         return self.step / self.tokens
 
 
 def count_flops(model: nn.Module, batch: Batch, steps: int) -> Flops:
-    """Every matrix product of a training run, added up."""
+    """Sum every matrix product of a training run."""
     found = products(model, batch)
     by_part: dict[str, int] = {}
     for product in found:
@@ -160,25 +160,25 @@ def _of_kind(found: Iterable[Product], kind: Kind) -> int:
 
 
 def _fused(product: Product) -> int:
-    """Forward, backward, and once more what a fused kernel did not keep."""
+    """Forward, backward, and the recomputation of what a fused kernel did not keep."""
     return product.forward + product.backward + (product.forward if product.recomputed else 0)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of training, and of what decoding remembers."""
+    """Bytes of training, and of the decoding state."""
 
     weights: int
     gradients: int
     optimiser: int
     activations: dict[str, int]  # by part, kept for the backward pass
-    loss: int  # scores over words or classes and their gradients, at the moment the backward pass begins
-    state_fixed: int  # decoding: what layers remember of a sequence whatever its length
-    state_per_token: int  # decoding: self-attention's keys and values of all layers, one token
-    cross_per_token: int  # decoding: cross-attention's keys and values of all layers, one source token
-    memory_per_token: int  # decoding: the encoder's output, one source token
-    context: int  # tokens that `state` is of
-    state: int  # decoding: what self-attention remembers of one sequence at full context
+    loss: int  # scores over words or classes and their gradients, at the start of the backward pass
+    state_fixed: int  # decoding: what layers keep of a sequence whatever its length
+    state_per_token: int  # decoding: self-attention's keys and values of all layers, per token
+    cross_per_token: int  # decoding: cross-attention's keys and values of all layers, per source token
+    memory_per_token: int  # decoding: the encoder's output, per source token
+    context: int  # tokens that `state` is for
+    state: int  # decoding: what self-attention keeps of one sequence at full context
 
     @property
     def kept(self) -> int:
@@ -187,7 +187,7 @@ class Memory:
 
     @property
     def fixed(self) -> int:
-        """What does not depend on the batch."""
+        """Everything that does not depend on the batch."""
         return self.weights + self.gradients + self.optimiser
 
     @property
@@ -197,7 +197,7 @@ class Memory:
 
 
 def count_memory(model: nn.Module, config: ModelConfig, batch: Batch, dtype: str, on_cpu: bool) -> Memory:
-    """What training takes with Adam, and what decoding remembers."""
+    """What training takes with Adam, and what decoding keeps."""
     item = BYTES[dtype]
     tensors = list(model.parameters())
     count = sum(tensor.numel() for tensor in tensors)
@@ -207,7 +207,7 @@ def count_memory(model: nn.Module, config: ModelConfig, batch: Batch, dtype: str
     return Memory(
         weights=count * item,
         gradients=count * item,
-        # Two moments in float32, a step count for each tensor, and the float32 weights that bf16 ones round.
+        # Two moments in float32, a step count for each tensor, and the float32 master weights of bf16 ones.
         optimiser=count * 2 * FLOAT + len(tensors) * FLOAT + (count * FLOAT if item < FLOAT else 0),
         activations=_by_part(found),
         loss=_loss(found, item),
@@ -228,13 +228,13 @@ def _by_part(found: Iterable[Kept]) -> dict[str, int]:
 
 
 def _loss(found: Iterable[Kept], item: int) -> int:
-    """Beside the kept log-probabilities: the scores, and the gradients of both."""
+    """In addition to the kept log-probabilities: the scores, and the gradients of both."""
     return sum(one.bytes for one in found if one.part == LOSS) * (item + 2 * FLOAT) // FLOAT
 
 
 def _decoding(model: nn.Module) -> tuple[float, float, float, float]:
-    """Numbers remembered of a sequence whatever its length, for each token, for each source token by
-    cross-attention, and of the encoder's output.
+    """Numbers kept of a sequence whatever its length, per token, per source token by cross-attention, and
+    of the encoder's output.
     """
     if isinstance(model, Recurrent):
         width = model.config.width
@@ -247,7 +247,7 @@ def _decoding(model: nn.Module) -> tuple[float, float, float, float]:
             0,
             0,
             2 * width,
-        )  # its output, and that with the words
+        )  # its output, and the same with the words
     if not isinstance(model, (EncoderDecoder, Decoder)) or model.config.head.kind != "none":
         return 0, 0, 0, 0
     layers = [layer for layer in model.decoder.layers if isinstance(layer, Layer)]
@@ -261,7 +261,7 @@ def _decoding(model: nn.Module) -> tuple[float, float, float, float]:
 
 
 def _state(model: nn.Module, context: int) -> float:
-    """Numbers that the layers' self-attentions remember of a sequence of so many tokens."""
+    """Numbers that the layers' self-attentions keep of a sequence of `context` tokens."""
     if isinstance(model, (EncoderDecoder, Decoder)) and model.config.head.kind == "none":
         layers = [layer for layer in model.decoder.layers if isinstance(layer, Layer)]
         return sum(_remembered(layer.attention, context) for layer in layers)
@@ -270,7 +270,7 @@ def _state(model: nn.Module, context: int) -> float:
 
 
 def _remembered(attention: Any, tokens: int) -> int:
-    """Numbers that so many tokens of one sequence leave behind in an attention."""
+    """Numbers that an attention keeps of `tokens` tokens of one sequence."""
     return 0 if attention is None else attention_kind(attention.config.kind).costs.state(attention, tokens)
 
 
@@ -282,7 +282,7 @@ def _context(config: ModelConfig, batch: Batch) -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """A training run as the paper reports it."""
+    """A training run as reported in the paper."""
 
     name: str
     steps: int
@@ -295,33 +295,33 @@ RUNS = (Run("base", 100_000, 12, 3.3e18), Run("big", 300_000, 84, 2.3e19))
 
 @dataclass(frozen=True)
 class Comparison:
-    """One run of the table and what we count for it."""
+    """One run of the table and our count for it."""
 
     name: str
-    table: float  # as the lectures print it
+    table: float  # as printed in the lectures
     hours: float
     steps: int
     hardware: float  # hours × GPUs × sustained rate
     counted: int  # our count for the paper's own run
-    planned: int  # our count for the run that is planned
+    planned: int  # our count for the planned run
 
     @property
     def share(self) -> float:
-        """The paper's run as we count it, against the table."""
+        """The paper's run as we count it, relative to the table."""
         return self.counted / self.table
 
     @property
     def planned_share(self) -> float:
-        """The planned run against the table."""
+        """The planned run relative to the table."""
         return self.planned / self.table
 
 
 def compare(config: ModelConfig, planned: Flops) -> Comparison | None:
-    """The lectures' row for a model shaped like base or big, beside our count; None for any other.
+    """The lectures' row for a model shaped like base or big, next to our count; None for any other.
 
     The table's figure is the paper's: hours × GPUs × the rate a GPU can sustain. That is what the hardware
-    could have done in the time, not the arithmetic the model needs, so the count stays below it by the share
-    of the time the GPUs were not multiplying matrices.
+    could have done in the time, not the arithmetic the model needs, so the count is lower by the share of the
+    time in which the GPUs were not multiplying matrices.
     """
     for run in RUNS:
         original = preset(run.name)
@@ -334,7 +334,7 @@ def compare(config: ModelConfig, planned: Flops) -> Comparison | None:
 
 
 def _shape(config: ModelConfig) -> tuple[object, ...]:
-    """What makes a model the paper's; vocabulary, dropout, kernel and the place of norms are left free."""
+    """What makes a model the paper's; vocabulary, dropout, kernel and norm placement may differ."""
     attention = config.attention.replace(width=config.width)
     heads = (attention.heads, attention.groups, attention.key_size, attention.value_size)
     dials = (attention.score, attention.bias, attention.output_bias, attention.softcap)

@@ -1,4 +1,4 @@
-"""Text and ids: what turns a string into token ids and back.
+"""Text and ids: turns a string into token ids and back.
 
-No torch here, and nothing about batches, files of many lines or models.
+No torch here, and nothing about batches, corpus files or models.
 """

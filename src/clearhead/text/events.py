@@ -2,7 +2,7 @@
 
 A chorale is `pitch60` or `rest` for each of four voices, in their order, step by step. A performance (MIDI)
 is `on60`, `off60`, `shift10` (time in hundredths of a second, at most one second) and `velocity20` (loudness
-in 32 bins, of the notes that follow), as in the Music Transformer. Pitches are MIDI's, 60 is middle C. No
+of the notes that follow, in 32 bins), as in the Music Transformer. Pitches are MIDI's, 60 is middle C. No
 torch.
 """
 
@@ -19,7 +19,7 @@ from clearhead.text.tokenizer import OWN_ROLES, Tokenizer
 PITCHES = 128
 SHIFTS = 100  # hundredths of a second in the longest shift
 BINS = 32  # of velocity
-_SOUNDS = ("pitch", "on", "off")  # what moves when music is transposed
+_SOUNDS = ("pitch", "on", "off")  # the events that transposing changes
 WORDS = (
     "rest",
     *(f"{sound}{pitch}" for sound in _SOUNDS for pitch in range(PITCHES)),
@@ -32,12 +32,12 @@ _BEHIND = _FIRST + len(_SOUNDS) * PITCHES
 
 
 def events_backend() -> tokenizers.Tokenizer:
-    """The vocabulary as the library has it: the four special tokens, then the words."""
+    """The vocabulary as a backend of the library: the four special tokens, then the words."""
     return parts.word_level(WORDS, parts.words_apart())
 
 
 def events_tokenizer() -> Tokenizer:
-    """The same, ready to use.
+    """The vocabulary as a `Tokenizer`.
 
     >>> events_tokenizer().tokens("pitch60 rest on64")
     ['pitch60', 'rest', 'on64']
@@ -46,7 +46,7 @@ def events_tokenizer() -> Tokenizer:
 
 
 def check_events(tokenizer: Tokenizer) -> None:
-    """Refuse a tokenizer of other words, of which nobody knows what is a pitch."""
+    """Refuse a tokenizer with other words, since we do not know which of them are pitches."""
     known = tokenizer.backend.token_to_id
     if (known("pitch0"), known(WORDS[-1]), tokenizer.vocabulary_size) != (_FIRST, SIZE - 1, SIZE):
         raise UserError(
@@ -56,10 +56,10 @@ def check_events(tokenizer: Tokenizer) -> None:
 
 
 def pitches(ids: NDArray[np.integer]) -> NDArray[np.int64]:
-    """The pitch that each token begins, holds or ends; −1 for every other token.
+    """The pitch that each token starts, holds or ends; −1 for every other token.
 
     >>> pitches(np.array(events_tokenizer().encode("pitch60 rest off64 shift7"))).tolist()
     [60, -1, 64, -1]
     """
-    ids = ids.astype(np.int64)  # stores have unsigned ones, which know no −1
+    ids = ids.astype(np.int64)  # stores have unsigned ones, which cannot hold −1
     return np.where((ids >= _FIRST) & (ids < _BEHIND), (ids - _FIRST) % PITCHES, -1)

@@ -1,8 +1,8 @@
-"""What stands around a text on its way into a model: ids before, between and after one text or two.
+"""The special tokens around a text on its way into a model: before, between and after one text or two.
 
-A `Framing` is plain data, stored in a bundle's metadata and, as the template of
-its `tokenizer.json` (`post_processor`), in files of the `tokenizers` library: it
-is read from imported ones and written into exported ones. No torch; knows
+A `Framing` is plain data. It is stored in a bundle's metadata and, as the template
+of its `tokenizer.json` (`post_processor`), in files of the `tokenizers` library: it
+is read from imported files and written into exported ones. No torch; knows
 nothing about tasks or bundles.
 """
 
@@ -19,23 +19,23 @@ from clearhead.text.tokenizer import Tokenizer
 
 FIRST: Literal["A"] = "A"
 SECOND: Literal["B"] = "B"
-Slot = tuple[int | Literal["A", "B"], int]  # an id, or the place of a text; and its segment
+Slot = tuple[int | Literal["A", "B"], int]  # an id, or a placeholder for a text; and its segment
 
-_INERT = ("ByteLevel",)  # processors that change nothing but where tokens stood in the text
+_INERT = ("ByteLevel",)  # processors that change only the offsets of tokens
 
 
 class Framed(NamedTuple):
     """One text, or two, as a model reads them."""
 
     ids: list[int]
-    segments: list[int]  # of each id: BERT's token types
+    segments: list[int]  # one per id: BERT's token types
 
 
 @dataclass(frozen=True, kw_only=True)
 class Framing(Config):
     """The ids around one text (`single`) and around two (`pair`), each with its segment.
 
-    "A" and "B" are the places of the texts. An empty `pair` says that there is no such thing.
+    "A" and "B" are placeholders for the texts. An empty `pair` means that pairs are not supported.
 
     >>> bert = Framing(single=((101, 0), ("A", 0), (102, 0)))
     >>> bert.around([7, 8])
@@ -68,37 +68,37 @@ class Framing(Config):
         return cls(single=(*front, (FIRST, 0), *back))
 
     def in_one_segment(self) -> Framing:
-        """The same ids for a model that is told of no segments."""
+        """The same ids for a model without segments."""
         single, pair = (tuple((what, 0) for what, _ in slots) for slots in (self.single, self.pair))
         return Framing(single=single, pair=pair)
 
     @property
     def before(self) -> list[int]:
-        """The ids in front of one text."""
+        """The ids before one text."""
         return [what for what, _ in self.single[: self._place] if isinstance(what, int)]
 
     @property
     def after(self) -> list[int]:
-        """The ids behind one text."""
+        """The ids after one text."""
         return [what for what, _ in self.single[self._place :] if isinstance(what, int)]
 
     @property
     def extra(self) -> int:
-        """How many ids stand around one text."""
+        """How many ids surround one text."""
         return len(self.single) - 1
 
     def around(self, ids: Sequence[int], limit: int | None = None) -> list[int]:
-        """One text with all that stands around it; the text is cut so that there are `limit` ids at most."""
+        """One text with the ids around it; the text is cut to give at most `limit` ids in all."""
         return self.around_each([ids], limit)[0]
 
     def around_each(self, texts: Iterable[Sequence[int]], limit: int | None = None) -> list[list[int]]:
-        """As `around`, for each of many texts."""
+        """Like `around`, for each of many texts."""
         before, after = self.before, self.after
         room = None if limit is None else max(limit - self.extra, 0)
         return [[*before, *ids[:room], *after] for ids in texts]
 
     def frame(self, first: Sequence[int], second: Sequence[int] | None = None) -> Framed:
-        """One text, or two, with all that stands around them and everything's segment.
+        """One text, or two, with the ids around them and the segment of each id.
 
         >>> slots = ((101, 0), ("A", 0), (102, 0), ("B", 1), (102, 1))
         >>> Framing(pair=slots).frame([7, 8], [9])
@@ -128,13 +128,13 @@ class Framing(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Framings(Config):
-    """The framings of a model's two sides; an encoder has the source's alone.
+    """The framings of a model's two sides; an encoder has only the source's.
 
-    A decoder has the target's alone, unless it translates: then what stands behind the source, the separator,
-    is what the target begins after. One that labels texts reads them as sources.
+    A decoder has only the target's, unless it translates: then the ids after the source are the separator
+    that the target follows. A decoder that labels texts reads them as sources.
 
-    What stands around a target is predicted as well: the decoder is fed the start symbol before all of it.
-    Around a decoder's prompt it is read, like a source.
+    The ids around a target are predicted as well: the decoder is fed the start symbol before all of it.
+    Around a decoder's prompt they are read, like those of a source.
     """
 
     _noun: ClassVar[str] = "framing"
@@ -158,7 +158,7 @@ class Framings(Config):
 
 
 def template_of(tokenizer: Tokenizer) -> Framing | None:
-    """What a tokenizer's file puts around texts; None where it has no template.
+    """The ids that a tokenizer's file puts around texts; None if it has no template.
 
     >>> template_of(Tokenizer.words("a b")) is None
     True
@@ -166,7 +166,7 @@ def template_of(tokenizer: Tokenizer) -> Framing | None:
     processor = tokenizer.backend.post_processor
     if processor is None:
         return None
-    # its own state, and not the whole file's: a vocabulary takes long to write
+    # only the processor's state: serialising the whole file with its vocabulary takes long
     processors = _processors(json.loads(processor.__getstate__()))
     framing = [one for one in processors if one["type"] not in _INERT]
     if not framing:
@@ -177,7 +177,7 @@ def template_of(tokenizer: Tokenizer) -> Framing | None:
 
 
 def with_template(tokenizer: Tokenizer, framing: Framing) -> Tokenizer:
-    """The same tokenizer with a file that puts this around texts.
+    """The same tokenizer with this framing as its file's template.
 
     >>> again = with_template(Tokenizer.words("a b"), Framing.of(after=2))
     >>> again.encode("b a"), again.encode("b a", specials=True)
@@ -193,7 +193,7 @@ def with_template(tokenizer: Tokenizer, framing: Framing) -> Tokenizer:
 
 
 def plain_framing(start: int | None, stop: int | None) -> Framing:
-    """`<s> A </s>`, either of them or none, and the same around a second text, in a segment of its own."""
+    """`<s> A </s>`, with either id optional, and the same around a second text, in a separate segment."""
 
     def around(text: Literal["A", "B"], segment: int) -> tuple[Slot, ...]:
         slots: tuple[int | Literal["A", "B"] | None, ...] = (start, text, stop)
@@ -203,7 +203,7 @@ def plain_framing(start: int | None, stop: int | None) -> Framing:
 
 
 def bert_framing(start: int, stop: int) -> Framing:
-    """`[CLS] A [SEP] B [SEP]`, the second text and what follows it in a segment of their own."""
+    """`[CLS] A [SEP] B [SEP]`; the second text and the ids after it form the second segment."""
     single: tuple[Slot, ...] = ((start, 0), (FIRST, 0), (stop, 0))
     return Framing(single=single, pair=(*single, (SECOND, 1), (stop, 1)))
 
@@ -215,7 +215,7 @@ def roberta_framing(start: int, stop: int) -> Framing:
 
 
 def _processors(plain: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    """A file's post-processors in order, sequences opened."""
+    """A file's post-processors in order, with sequences flattened."""
     if plain is None:
         return []
     if plain["type"] == "Sequence":
@@ -244,7 +244,7 @@ def _from_template(plain: Mapping[str, Any]) -> Framing:
 
 
 def _as_template(tokenizer: Tokenizer, framing: Framing) -> dict[str, Any]:
-    """The library's description, which must have a pair: without one, the second text stands behind all."""
+    """The library's description, which requires a pair: without one, the second text follows everything."""
     pair = framing.pair or (*framing.single, (SECOND, 1))
     names = {what: tokenizer.token(what) for what, _ in (*framing.single, *pair) if isinstance(what, int)}
 

@@ -1,7 +1,7 @@
 """Learn a vocabulary from texts.
 
 `learn_tokenizer` turns texts and a `TokenizerConfig` into a `Tokenizer`. The
-three subword kinds work on bytes, so that no input is ever unknown or lost. The
+three subword kinds work on bytes, so no input is ever unknown or lost. The
 result depends on the texts and the config alone, not on threads or chance.
 Knows nothing about files, languages or models. No torch.
 """
@@ -67,7 +67,7 @@ class TokenizerConfig(Config):
 
     @property
     def smallest(self) -> int:
-        """The smallest vocabulary of this kind: the special tokens, and what it cannot do without."""
+        """The smallest vocabulary of this kind: the special tokens and the required pieces."""
         needed = {"bpe": 256, "unigram": 256, "wordpiece": 2 * 256, "events": len(WORDS)}
         return len(self.specials) + needed.get(self.kind, 1)
 
@@ -86,8 +86,8 @@ def learn_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     """Learn a vocabulary from the first `config.sample` texts; reads no further than that.
 
     For "bpe", "unigram" and "wordpiece", `decode(encode(text)) == normalise(text)` for
-    any text whatsoever. "characters" and "words" turn what they do not know into
-    `<unknown>`, and "words" forgets white space, but for the ends of lines inside a text.
+    any text. "characters" and "words" map anything unknown to `<unknown>`, and "words"
+    loses white space, except line ends inside a text.
 
     >>> tokenizer = learn_tokenizer(["low lower lowest"] * 9, TokenizerConfig(vocabulary=266))
     >>> tokenizer.tokens("slowly")
@@ -99,7 +99,7 @@ def learn_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
         raise UserError("A tokenizer is trained on many texts, not on one string: pass a list of lines.")
     lines = _checked(texts, config.sample)
     if config.kind == "events":
-        for _ in lines:  # so that the corpus is measured
+        for _ in lines:  # exhaust them, so that the corpus is measured
             pass
         backend = events_backend()
     elif config.kind == "characters" or config.kind == "words":
@@ -112,7 +112,7 @@ def learn_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 
 
 def _checked(texts: Iterable[str], most: int) -> Iterator[str]:
-    """The training texts, inspected one by one as they stream by."""
+    """The training texts, checked one by one as they stream by."""
     empty = True
     for text in islice(texts, most):
         empty = not checked_text(text).strip() and empty
@@ -124,7 +124,7 @@ def _checked(texts: Iterable[str], most: int) -> Iterator[str]:
 def _words(
     lines: Iterable[str], normaliser: Normalizer | None, splitter: PreTokenizer | None
 ) -> Counter[str]:
-    """How often each word is seen, or without a splitter each character, in the order of appearance."""
+    """How often each word occurs, or each character if there is no splitter, in order of appearance."""
     seen: Counter[str] = Counter()
     for line in lines:
         plain = line if normaliser is None else normaliser.normalize_str(line)
@@ -133,11 +133,11 @@ def _words(
 
 
 def _learn_seen(lines: Iterable[str], config: TokenizerConfig) -> tokenizers.Tokenizer:
-    """The characters or words seen most often, in the order in which they first appeared."""
+    """The most frequent characters or words, in order of first appearance."""
     splitter = None if config.kind == "characters" else parts.words_apart(bool(config.more), lines=True)
     normaliser = parts.normaliser(config.normalisation, config.lowercase)
     seen = _words(lines, normaliser, splitter)
-    # `most_common` keeps the order of appearance among equals, so this does not hang on chance
+    # `most_common` keeps the order of appearance among equals, so the result is deterministic
     kept = {item for item, _ in seen.most_common(config.vocabulary - len(config.specials))}
     known = [item for item in seen if item in kept]
     if splitter is None:
@@ -166,7 +166,7 @@ def _learn_subwords(
 def _learn_bpe(
     backend: tokenizers.Tokenizer, lines: Iterable[str], size: int, specials: list[str]
 ) -> models.Model:
-    """Merge the commonest pair of neighbours, again and again; the library's trainer is deterministic."""
+    """Merge the most frequent pair of neighbours repeatedly; the library's trainer is deterministic."""
     backend.train_from_iterator(lines, _merging(size, specials=specials))
     model: models.Model = backend.model
     return model
@@ -175,10 +175,10 @@ def _learn_bpe(
 def _learn_wordpiece(
     backend: tokenizers.Tokenizer, lines: Iterable[str], size: int, specials: list[str]
 ) -> models.Model:
-    """Pieces found by merging, as the library's own WordPiece trainer finds them; longest match first.
+    """Pieces found by merging, as in the library's WordPiece trainer; the longest match wins.
 
-    That trainer numbers the continued letters in an order that hangs on chance and
-    leaves out those it has not seen. Naming all of them beforehand mends both.
+    That trainer numbers the continued letters in random order and leaves out those
+    it has not seen. Naming all of them beforehand fixes both.
     """
     continued = [parts.CONTINUED + letter for letter in parts.BYTE_LETTERS]
     merging = _merging(size, specials=[*specials, *continued], continued=parts.CONTINUED)
@@ -196,7 +196,7 @@ def _learn_wordpiece(
 def _learn_unigram(
     backend: tokenizers.Tokenizer, lines: Iterable[str], size: int, specials: list[str]
 ) -> models.Model:
-    """Pieces with probabilities, by our own trainer: the library's hangs on chance and on the threads."""
+    """Pieces with probabilities, from our own trainer: the library's depends on chance and on threads."""
     words = _words(lines, backend.normalizer, backend.pre_tokenizer)
     pieces = learn_pieces(words, size - len(specials))
     return models.Unigram([*((name, 0.0) for name in specials), *pieces], specials.index(parts.UNKNOWN))
@@ -205,7 +205,7 @@ def _learn_unigram(
 def _merging(size: int, specials: list[str], continued: str = "") -> trainers.BpeTrainer:
     return trainers.BpeTrainer(
         vocab_size=size,
-        min_frequency=2,  # a pair seen once is no pattern
+        min_frequency=2,  # a pair seen once is not a pattern
         special_tokens=specials,
         initial_alphabet=list(parts.BYTE_LETTERS),
         continuing_subword_prefix=continued,

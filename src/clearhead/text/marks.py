@@ -1,6 +1,6 @@
-"""The special tokens of pre-training: a mask that hides one token, sentinels that each stand for a span.
+"""The special tokens of pre-training: a mask that hides one token, and sentinels that each replace a span.
 
-Found by the names that BERT, RoBERTa and T5 gave them, so that vocabularies from elsewhere are known, too. In
+They are found by the names that BERT, RoBERTa and T5 gave them, so that imported vocabularies work too. In
 a text that a person typed, a gap is written as `[MASK]` whatever the vocabulary calls it. No torch; knows
 nothing about batches or models.
 """
@@ -22,16 +22,16 @@ _GAP = re.compile(r"(\s?)(?:\[MASK\]|<mask>|<extra_id_\d{1,3}>)(\s?)")
 
 
 class Marks(NamedTuple):
-    """What a vocabulary has for hiding tokens, and which of its ids are ordinary."""
+    """The tokens of a vocabulary that hide others, and which of its ids are ordinary."""
 
     mask: int | None
     sentinels: tuple[int, ...]
-    special: frozenset[int]  # every special token: none of them is hidden, or drawn in another's place
+    special: frozenset[int]  # every special token: none is ever hidden, or drawn as a replacement
     vocabulary: int
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Marks | None:
-        """Those of a tokenizer; None where it has neither a mask nor sentinels.
+        """Those of a tokenizer; None if it has neither a mask nor sentinels.
 
         >>> Marks.of(Tokenizer.words("a b")) is None
         True
@@ -51,15 +51,15 @@ class Marks(NamedTuple):
 
 
 def around_gaps(tokenizer: Tokenizer, text: str) -> list[list[int]]:
-    """The ids of what stands before, between and behind the gaps of a text.
+    """The ids of the text before, between and after the gaps.
 
-    The space beside a gap belongs to the word that is missing, wherever this vocabulary keeps spaces.
+    The space next to a gap belongs to the missing word, wherever this vocabulary keeps spaces.
 
     >>> around_gaps(Tokenizer.words("the cat sat"), "the [MASK] sat")
     [[4], [6]]
     """
     after = parts.space_between_words(tokenizer.backend) == "after"
-    single = isinstance(tokenizer.backend.decoder, decoders.Fuse)  # characters, of which a space is one
+    single = isinstance(tokenizer.backend.decoder, decoders.Fuse)  # characters, and a space is one of them
     pieces, begin, left_over = [], 0, ""
     for gap in _GAP.finditer(text):
         left, right = gap.groups()

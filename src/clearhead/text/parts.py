@@ -1,6 +1,6 @@
-"""The library's parts that our own vocabularies are put together from.
+"""The parts of the `tokenizers` library that our vocabularies are built from.
 
-Normalisers, splitters and decoders chosen so that a text made of any Unicode
+The normalisers, splitters and decoders are chosen so that a text of any Unicode
 characters is cut into pieces that join to exactly that text again. Every subword
 vocabulary works on bytes, each written as one visible letter of an alphabet of
 256. Knows nothing about learning. No torch.
@@ -15,32 +15,32 @@ import tokenizers
 from tokenizers import decoders, normalizers, pre_tokenizers
 
 Subwords = Literal["bpe", "unigram", "wordpiece"]
-Tokenisation = Literal["13a", "none", "intl", "char", "zh"]  # how BLEU cuts a text; "none": at its spaces
+Tokenisation = Literal["13a", "none", "intl", "char", "zh"]  # how BLEU splits a text; "none": at its spaces
 
 SPECIALS = ("<pad>", "<start>", "<stop>", "<unknown>")  # ids 0 to 3 of every vocabulary made here
 UNKNOWN = SPECIALS[3]
-MASK = "<mask>"  # stands where a token is hidden
-SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))  # each stands for a span, as T5 names them
+MASK = "<mask>"  # replaces a hidden token
+SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))  # each replaces a span, named as in T5
 _VISIBLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}  # bytes that are their own letter
 _SHIFTED = [byte for byte in range(256) if byte not in _VISIBLE]  # these get the letters from U+0100 on
 BYTE_LETTERS = tuple(chr(byte if byte in _VISIBLE else 0x100 + _SHIFTED.index(byte)) for byte in range(256))
-CONTINUED = "##"  # how WordPiece marks a piece that does not begin a word
-WORDPIECE_BYTES = 64  # longer words are cut: WordPiece's search takes the square of a word's length
+CONTINUED = "##"  # how WordPiece marks a piece that continues a word
+WORDPIECE_BYTES = 64  # longer words are cut: WordPiece's search is quadratic in a word's length
 
-_RUN = "{1,256}"  # characters of one kind; longer runs are cut, for merging takes the square of them, too
-# Letters with their marks, single digits, and the rest, each with the space before it; English endings apart.
-# Digits one by one, so that a number never seen is made of pieces that were: it can be copied and compared.
+_RUN = "{1,256}"  # characters of one kind; longer runs are cut, because merging is quadratic too
+# Letters with their marks, single digits, and the rest, each with the space before it; English endings are
+# separate. Single digits, so that unseen numbers consist of seen pieces: they can be copied and compared.
 _WORDS = (
     r"'(?:s|t|re|ve|m|ll|d)(?![\p{L}\p{M}])"
     rf"| ?[\p{{L}}\p{{M}}]{_RUN}| ?\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]{_RUN}"
     rf"|\s{_RUN}(?!\S)|\s{_RUN}"
 )
-# A word keeps the space after it: in text that is already tokenised all but the last have one, so the
-# first word of a sentence is the same token as elsewhere, and the last is nearly always a full stop.
+# A word keeps the space after it: in tokenised text all words but the last have one, so the first word of a
+# sentence is the same token as elsewhere, and the last is nearly always a full stop.
 _SPACES = rf"\S{_RUN} ?|\s{_RUN}"
-# Cut behind the "<" of a special token's name, so that no piece of text can spell one.
+# Cut after the "<" of a special token's name, so no piece of text can spell one.
 _NAMES = "<(?=(?:" + "|".join(name[1:-1] for name in SPECIALS) + ")>)"
-_MORE_NAMES = _NAMES.replace("unknown", r"unknown|mask|extra_id_\d+")  # where there are more of them
+_MORE_NAMES = _NAMES.replace("unknown", r"unknown|mask|extra_id_\d+")  # if there are more of them
 _ONE_CHARACTER = r"[\s\S]"
 
 
@@ -62,9 +62,9 @@ def word_level(
 
 
 def words_apart(more: bool = False, lines: bool = False) -> pre_tokenizers.PreTokenizer:
-    """Split at white space, which is lost, but with `lines` for the ends of lines, which are words then.
+    """Split at white space, which is lost; with `lines`, line ends are kept as words.
 
-    No word can be a special token's name, of `more` than four.
+    No word can spell a special token's name; `more`: there are more of them than the four.
     """
     names = _isolated(_MORE_NAMES if more else _NAMES)
     if not lines:
@@ -76,15 +76,15 @@ def words_apart(more: bool = False, lines: bool = False) -> pre_tokenizers.PreTo
 def bytes_of_words(
     kind: Subwords, split: Literal["words", "spaces"], more: bool = False
 ) -> pre_tokenizers.PreTokenizer:
-    """Cut into words, or at white space only; nothing is lost; each byte then becomes a letter.
+    """Cut into words, or at white space only, without loss; then each byte becomes a letter.
 
     `more`: there are more special tokens than the four.
     """
-    # signs and letters are apart in "words", so that only between "spaces" a special token's name could stand
+    # "words" separates punctuation from letters, so a special token's name can occur only between "spaces"
     names = _isolated(_MORE_NAMES if more else _NAMES)
     steps = [_isolated(_WORDS)] if split == "words" else [_isolated(_SPACES), names]
     if kind == "wordpiece":
-        steps.append(_isolated("#"))  # so that a text with "##" in it cannot spell a continued piece
+        steps.append(_isolated("#"))  # so that "##" in a text cannot spell a continued piece
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     if kind == "wordpiece":
         steps.append(_isolated(_ONE_CHARACTER + f"{{{WORDPIECE_BYTES}}}"))
@@ -92,10 +92,10 @@ def bytes_of_words(
 
 
 def space_between_words(backend: tokenizers.Tokenizer) -> Literal["before", "after"] | None:
-    """Which word a single space between two belongs to, where every word is encoded by itself; else None.
+    """Which word the single space between two belongs to, if each word is encoded by itself; else None.
 
-    So it is in the subword vocabularies made here, for texts without other white space. Not with NFKC,
-    which makes white space of other characters.
+    This holds for the subword vocabularies made here, for texts without other white space. It does not hold
+    for NFKC, which turns other characters into white space.
     """
     plain = [normaliser(form, lowercase) for form in ("none", "nfc") for lowercase in (False, True)]
     if _state(backend.normalizer) not in [_state(one) for one in plain]:
@@ -110,7 +110,7 @@ def space_between_words(backend: tokenizers.Tokenizer) -> Literal["before", "aft
 
 
 def text_of_bytes(kind: Subwords) -> decoders.Decoder:
-    """Pieces back to text; bytes that are no UTF-8 become U+FFFD."""
+    """Pieces back to text; invalid UTF-8 becomes U+FFFD."""
     if kind == "wordpiece":
         unmarked = decoders.Replace(tokenizers.Regex("^" + CONTINUED), "")
         return decoders.Sequence([unmarked, decoders.ByteLevel()])
@@ -118,11 +118,11 @@ def text_of_bytes(kind: Subwords) -> decoders.Decoder:
 
 
 def normaliser(form: Literal["none", "nfc", "nfkc"], lowercase: bool) -> normalizers.Normalizer | None:
-    """The steps of a normalisation; None where there are none.
+    """The steps of a normalisation; None if there are none.
 
-    Lower case comes between the form and the form again: some capitals are two
+    The form is applied before and after lower-casing: some capitals are two
     characters where the small letter is one (J with a caron), and some characters
-    show their capital only in the form (the script H).
+    have a capital only in the form (the script H).
     """
     forms: dict[str, list[normalizers.Normalizer]]
     forms = {"none": [], "nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()]}
@@ -138,5 +138,5 @@ def _isolated(pattern: str) -> pre_tokenizers.PreTokenizer:
 
 
 def _state(part: Any) -> bytes | None:
-    """What a part of the library's consists of, to compare it with another."""
+    """The state of a library part, for comparing it with another."""
     return None if part is None else part.__getstate__()

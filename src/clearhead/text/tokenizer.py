@@ -1,11 +1,10 @@
 """A string to token ids and back.
 
-`Tokenizer` is a thin, steady face over the `tokenizers` library: it reads and
-writes that library's own `tokenizer.json`, knows which ids mean padding, start,
-stop and unknown, and makes two tiny vocabularies for teaching. Learning one
-from a corpus is in `learn`. Padding and cutting to length belong to `data`, so a
-file that asks for either is read without. No torch; knows nothing about batches
-or models.
+`Tokenizer` is a thin, stable wrapper around the `tokenizers` library: it reads and
+writes that library's `tokenizer.json`, knows which ids mean padding, start,
+stop and unknown, and makes two tiny vocabularies for teaching. `learn` trains one
+on a corpus. Padding and truncation belong to `data`, so a file's settings for
+either are ignored. No torch; knows nothing about batches or models.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ OWN_ROLES = {role: id for id, role in enumerate(ROLES)}  # in every vocabulary m
 FILE_NAME = "tokenizer.json"
 LARGEST = 256 << 20  # bytes of such a file; those of the largest vocabularies have 35 million
 
-# What well-known vocabularies call their special tokens, for files that do not say it themselves.
+# The names of special tokens in well-known vocabularies, for files that do not state them.
 _USUAL_NAMES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>"),
     "start": ("<start>", "<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "[BOS]"),
     "stop": ("<stop>", "</s>", "[SEP]", "<eos>", "<|endoftext|>", "<|end_of_text|>", "[EOS]"),
     "unknown": ("<unknown>", "<unk>", "[UNK]"),
 }
-# What the library calls the parts of a normalisation, in words.
+# The parts of a normalisation, in words.
 _IN_WORDS = {"NFC": "Unicode NFC", "NFKC": "Unicode NFKC", "Lowercase": "lower case"}
 
 
@@ -43,10 +42,10 @@ class Tokenizer:
     """Text to ids and back, with the special ids named.
 
     `specials` maps roles (`pad`, `start`, `stop`, `unknown`) to ids; without it
-    they are found by the names well-known vocabularies give them. One token may
-    play two roles. With `literal`, the name of a special token that stands inside
-    a text ("<stop>" in a page about tokenizers) is a piece of text like any other;
-    without it, such a name becomes the special token, as the library does by itself.
+    they are found by the names that well-known vocabularies use. One token may have
+    two roles. With `literal`, the name of a special token inside a text ("<stop>"
+    in a page about tokenizers) is ordinary text; without it, such a name becomes
+    the special token, as in the library.
 
     >>> import clearhead
     >>> tokenizer = clearhead.Tokenizer.words(["the cat sleeps", "the dog eats"])
@@ -73,13 +72,13 @@ class Tokenizer:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._backend.encode_special_tokens = self._literal  # which the library's own state leaves out
+        self._backend.encode_special_tokens = self._literal  # not part of the library's own state
 
     # -- from and to disk ---------------------------------------------------
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a `tokenizer.json`, or the one in a folder; ours and any plain one of the library."""
+        """Read a `tokenizer.json`, or the one in a folder: ours, or any plain one of the library."""
         path = Path(path)
         if path.is_dir():
             path = path / FILE_NAME
@@ -104,9 +103,9 @@ class Tokenizer:
         try:
             plain = reading.parse_json(text)
             backend = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises bare Exception for a file it cannot use
+        except Exception as error:  # the library raises a bare Exception for a file it cannot use
             raise UserError(f"it does not describe a tokenizer ({_one_line(error)}).") from error
-        entries = plain.get("added_tokens") or []  # a list of tables, or the library had refused it
+        entries = plain.get("added_tokens") or []  # a list of tables, or the library would have refused it
         return cls(
             backend, _roles_in(entries), literal=any(entry.get("literal") is True for entry in entries)
         )
@@ -114,8 +113,8 @@ class Tokenizer:
     def to_json(self) -> str:
         """The library's own description, with each special token's entry naming its roles.
 
-        The library passes over a key it does not know in such an entry, and nowhere
-        else at this level, which is why the roles stand there, and `literal` too.
+        In such an entry, and nowhere else at this level, the library ignores unknown
+        keys, which is why the roles and `literal` are stored there.
 
         >>> again = Tokenizer.from_json(Tokenizer.words("to be or not").to_json())
         >>> again.stop, again.decode(again.encode("not to be"))
@@ -177,15 +176,15 @@ class Tokenizer:
         [[5], [4, 4]]
         """
         plain = [checked_text(text) for text in texts]
-        # the fast way leaves out where each token stood in the text, which nobody asks for here
+        # the fast variant omits the offsets of tokens, which are not needed here
         encodings = self._backend.encode_batch_fast(plain, add_special_tokens=specials)
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Sequence[int], specials: bool = False) -> str:
         """The text of some ids; special tokens are left out unless `specials` keeps them.
 
-        Any ids make a text. Where a learned vocabulary writes a rare letter as its
-        bytes and some of these are missing, U+FFFD stands for the incomplete letter.
+        Any ids give a text. If a learned vocabulary writes a rare letter as bytes and
+        some of them are missing, U+FFFD replaces the incomplete letter.
 
         >>> tokenizer = Tokenizer.words("a b")
         >>> tokenizer.decode([1, 4, 5, 2]), tokenizer.decode([1, 4, 5, 2], specials=True)
@@ -193,12 +192,12 @@ class Tokenizer:
         """
         plain = list(ids)
         if plain and not (set(map(type, plain)) == {int} and 0 <= min(plain) <= max(plain) < self._size):
-            plain = [self._in_range(one) for one in plain]  # which names the wrong one
+            plain = [self._in_range(one) for one in plain]  # which reports the wrong one
         text: str = self._backend.decode(plain, skip_special_tokens=not specials)
         return text
 
     def tokens(self, text: str, specials: bool = False) -> list[str]:
-        """The tokens of a text as strings, for looking at.
+        """The tokens of a text as strings, for inspection.
 
         >>> Tokenizer.characters("no").tokens("on")
         ['o', 'n']
@@ -207,7 +206,7 @@ class Tokenizer:
         return tokens
 
     def token(self, id: int) -> str:
-        """The token that an id stands for.
+        """The token with an id.
 
         >>> Tokenizer.words("a b").token(5)
         'b'
@@ -229,10 +228,10 @@ class Tokenizer:
         return found
 
     def normalise(self, text: str) -> str:
-        """What the text is after the stored normalisation, before it is cut into tokens.
+        """The text after the stored normalisation, before it is cut into tokens.
 
-        For the subword vocabularies that `learn_tokenizer` makes, this is exactly what
-        comes back from `decode(encode(text))`.
+        For the subword vocabularies that `learn_tokenizer` makes, `decode(encode(text))`
+        returns exactly this.
 
         >>> Tokenizer.words("a b").normalise("A  b")
         'A  b'
@@ -245,7 +244,7 @@ class Tokenizer:
 
     @property
     def normalisation(self) -> str:
-        """The stored normalisation in words; parts that only the library knows go by its names.
+        """The stored normalisation in words; parts that only the library has keep its names.
 
         >>> Tokenizer.words("a").normalisation
         'none'
@@ -255,7 +254,7 @@ class Tokenizer:
 
     @property
     def literal(self) -> bool:
-        """Whether a special token's name inside a text is a piece of text like any other.
+        """Whether a special token's name inside a text is ordinary text.
 
         >>> Tokenizer.words("a").literal
         False
@@ -273,7 +272,7 @@ class Tokenizer:
 
     @property
     def specials(self) -> dict[str, int]:
-        """The roles that are filled, with their ids.
+        """The roles that have an id, with their ids.
 
         >>> Tokenizer.words("a").specials
         {'pad': 0, 'start': 1, 'stop': 2, 'unknown': 3}
@@ -282,7 +281,7 @@ class Tokenizer:
 
     @property
     def pad(self) -> int | None:
-        """The id that fills up short rows."""
+        """The id that pads short rows."""
         return self._specials.get("pad")
 
     @property
@@ -297,7 +296,7 @@ class Tokenizer:
 
     @property
     def unknown(self) -> int | None:
-        """The id of whatever the vocabulary does not hold."""
+        """The id of anything not in the vocabulary."""
         return self._specials.get("unknown")
 
     @property
@@ -309,7 +308,7 @@ class Tokenizer:
         return f"Tokenizer({self.vocabulary_size} tokens, {self._specials})"
 
     def _in_range(self, id: int) -> int:
-        """The id as a plain int; whole numbers of numpy and torch are welcome."""
+        """The id as a plain int; integers of numpy and torch are accepted."""
         try:
             plain = operator.index(id)
         except TypeError:
@@ -319,7 +318,7 @@ class Tokenizer:
         return plain
 
     def _checked(self, specials: Mapping[str, int]) -> dict[str, int]:
-        """Refuse unknown roles and ids, and have the library treat each of these tokens as special."""
+        """Refuse unknown roles and ids, and make the library treat each of these tokens as special."""
         for role in specials:
             if role not in ROLES:
                 raise UserError(f"Unknown role '{role}' of a special token: {nearest(role, ROLES)}")
@@ -337,7 +336,7 @@ class Tokenizer:
 
 
 def checked_text(text: str) -> str:
-    """The text itself, if it is one; half a surrogate pair has no UTF-8 and so no tokens."""
+    """Check that this is a text; a lone surrogate has no UTF-8 and so no tokens."""
     if not isinstance(text, str):
         raise UserError(f"A text to encode must be a string, not {text!r}.")
     try:
@@ -351,7 +350,7 @@ def checked_text(text: str) -> str:
 
 
 def _roles_in(entries: Iterable[Mapping[str, Any]]) -> dict[str, int] | None:
-    """The roles that `to_json` wrote into the special tokens' entries; None in a plain file."""
+    """The roles that `to_json` wrote into the special tokens' entries; None for a plain file."""
     listed = [(role, entry["id"]) for entry in entries for role in _strings(entry.get("roles", []))]
     found = dict(listed)
     if len(found) != len(listed):

@@ -1,13 +1,13 @@
 """The pieces of a Unigram vocabulary, with their probabilities.
 
-Kudo's method (2018): start from every substring that recurs, let expectation
-maximisation say how probable each is, drop those whose loss costs the corpus
-least, and repeat until few enough are left. Written here because the library's
-trainer gives another result each time (it walks the words in hash order, and adds
-up in the order in which threads finish); this one depends on its input alone.
-Works on bytes written as letters. No torch.
+Kudo's method (2018): start from every substring that recurs, estimate the
+probability of each by expectation maximisation, drop those whose loss costs the
+corpus least, and repeat until few enough are left. Written here because the
+library's trainer gives a different result each time (it visits the words in hash
+order, and sums in the order in which threads finish); this one depends on its
+input alone. Works on bytes written as letters. No torch.
 
-W words, N nodes (a place between two bytes of a word), E edges (a piece that
+W words, N nodes (a position between two bytes of a word), E edges (a piece that
 leads from one node to a later one), P pieces.
 """
 
@@ -25,17 +25,17 @@ Ints = NDArray[np.int64]
 
 LONGEST_PIECE = 24  # bytes
 _LONGEST_WORD = 200  # bytes; longer ones are cut for learning
-_MOST_BYTES = 2_000_000  # of different words, the commonest first: bounds time and memory
-# Seeds for each piece that is wanted. With many more, whole words crowd out the stems and endings they are
-# made of; with fewer, good pieces are missing. Ten gave the fewest tokens on held-out German.
+_MOST_BYTES = 2_000_000  # of different words, the most frequent first: bounds time and memory
+# Seeds for each wanted piece. With many more, whole words crowd out the stems and endings they are made of;
+# with fewer, good pieces are missing. Ten gave the fewest tokens on held-out German.
 _SEEDS = 10
-_SHRINK = 0.75  # how many pieces a round of pruning leaves
+_SHRINK = 0.75  # the share of pieces that a round of pruning keeps
 _RARE = 0.5  # a piece expected less often than this is dropped at once
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # of the rolling hash
 
 
 def learn_pieces(words: Mapping[str, int], size: int) -> list[tuple[str, float]]:
-    """At most `size` pieces with their log probabilities, the 256 single bytes among them, likeliest first.
+    """At most `size` pieces with their log probabilities, including the 256 bytes, most probable first.
 
     `words` counts each word; both words and pieces are written in the letters of bytes.
 
@@ -57,7 +57,7 @@ def learn_pieces(words: Mapping[str, int], size: int) -> list[tuple[str, float]]
         left = int(alive.sum())
         if left <= size:
             break
-        # made late, because the first rounds drop most of the pieces
+        # created late, because the first rounds drop most of the pieces
         others = others or _Alternatives(pieces, alive)
         others.lattice.forget(alive)
         losses = _losses(lattice, others, logs, counts)
@@ -69,10 +69,10 @@ def learn_pieces(words: Mapping[str, int], size: int) -> list[tuple[str, float]]
 
 
 class _Lattice:
-    """All ways to cut each of many words into pieces, as one graph.
+    """All segmentations of each of many words, as one graph.
 
-    Words lie end to end in `text` with one free place behind each, so that a place
-    in `text` and a node are the same number.
+    Words lie end to end in `text` with one unused position after each, so a position
+    in `text` and a node have the same number.
     """
 
     def __init__(self, words: Sequence[bytes]) -> None:
@@ -84,7 +84,7 @@ class _Lattice:
         self.owner = np.repeat(np.arange(len(words)), self.lengths + 1)  # (N,) the word of each node
 
     def windows(self) -> list[tuple[Ints, NDArray[np.uint64]]]:
-        """For lengths 1, 2, …: where a substring of that length begins, and the substring's hash."""
+        """For lengths 1, 2, …: where each substring of that length begins, and its hash."""
         room = self.ends[self.owner] - np.arange(len(self.text))  # (N,) bytes up to the word's end
         begins = np.flatnonzero(room >= 1)
         hashes = self.text[begins].astype(np.uint64) + np.uint64(1)
@@ -97,7 +97,7 @@ class _Lattice:
         return found
 
     def connect(self, pieces: Sequence[bytes]) -> None:
-        """Find every place where a piece stands."""
+        """Find every occurrence of a piece."""
         known = _Lattice(pieces)
         origin: list[Ints] = []
         target: list[Ints] = []
@@ -116,11 +116,11 @@ class _Lattice:
         self._arrange(*(np.concatenate(part) for part in (origin, target, piece)))
 
     def forbid_whole(self) -> None:
-        """Drop the edges that are a whole word."""
+        """Drop the edges that span a whole word."""
         self._keep(self.target - self.origin < self.lengths[self.owner[self.origin]])
 
     def _arrange(self, origin: Ints, target: Ints, piece: Ints) -> None:
-        """Sort the edges by how far into the word they end, then by node, so that one pass suffices."""
+        """Sort the edges by their end within the word, then by node, so that one pass suffices."""
         depth = target - self.starts[self.owner[target]]
         order = np.argsort(depth * len(self.text) + target, kind="stable")
         self.origin, self.target, self.piece = origin[order], target[order], piece[order]  # (E,)
@@ -131,7 +131,7 @@ class _Lattice:
         self.piece, self.depth = self.piece[chosen], self.depth[chosen]
 
     def forget(self, alive: NDArray[np.bool_]) -> None:
-        """Drop the edges of pieces that are no longer there."""
+        """Drop the edges of pieces that have been removed."""
         self._keep(alive[self.piece])
 
     def _layers(self) -> list[tuple[slice, Ints]]:
@@ -146,8 +146,8 @@ class _Lattice:
         ]
 
     def expected(self, logs: Floats, counts: Floats) -> Floats:
-        """How often each piece is expected, over all ways to cut every word: (P,)."""
-        reach = np.zeros(len(self.text))  # (N,) log probability of all ways from the word's start to here
+        """The expected count of each piece over all segmentations of every word: (P,)."""
+        reach = np.zeros(len(self.text))  # (N,) log probability of all paths from the word's start to here
         layers = self._layers()
         steps = logs[self.piece]  # (E,)
         for edges, segments in layers:
@@ -156,7 +156,7 @@ class _Lattice:
             spread = np.repeat(best, np.diff(segments, append=len(ways)))
             total = best + np.log(np.add.reduceat(np.exp(ways - spread), segments))
             reach[self.target[edges][segments]] = total
-        visits = np.zeros(len(self.text))  # (N,) how often a node is passed
+        visits = np.zeros(len(self.text))  # (N,) expected visits to a node
         visits[self.ends] = counts
         shares = np.exp(reach[self.origin] + steps - reach[self.target])  # (E,) of the visits to its end
         for edges, _ in reversed(layers):
@@ -165,16 +165,16 @@ class _Lattice:
         return _sums(self.piece, shares, len(logs))
 
     def best_cuts(self, logs: Floats) -> tuple[Ints, Ints]:
-        """The likeliest way to cut each word: the words' numbers and their pieces, one entry a piece."""
+        """The most probable segmentation of each word: word numbers and pieces, one entry per piece."""
         reach = np.zeros(len(self.text))
-        last = np.zeros(len(self.text), dtype=np.int64)  # (N,) the edge by which the best way arrives
+        last = np.zeros(len(self.text), dtype=np.int64)  # (N,) the last edge of the best path
         for edges, segments in self._layers():
             ways = reach[self.origin[edges]] + logs[self.piece[edges]]
             best = np.maximum.reduceat(ways, segments)
             reach[self.target[edges][segments]] = best
             spread = np.repeat(best, np.diff(segments, append=len(ways)))
             winners = np.flatnonzero(ways == spread)[::-1] + edges.start
-            last[self.target[winners]] = winners  # the first of equals is written last, and stays
+            last[self.target[winners]] = winners  # the first of equals is written last, and wins
         owners, pieces = [], []
         words = np.arange(len(self.words))
         nodes = self.ends
@@ -199,7 +199,7 @@ class _Alternatives:
 
 
 def _commonest(words: Mapping[str, int]) -> tuple[list[bytes], Floats]:
-    """The commonest words as bytes, cut to a bounded length, and how often each occurs."""
+    """The most frequent words as bytes, cut to a bounded length, and how often each occurs."""
     byte_of = {ord(letter): byte for byte, letter in enumerate(BYTE_LETTERS)}
     counts: dict[bytes, int] = {}
     total = 0
@@ -215,9 +215,9 @@ def _commonest(words: Mapping[str, int]) -> tuple[list[bytes], Floats]:
 
 
 def _seeds(lattice: _Lattice, counts: Floats, most: int) -> tuple[list[bytes], Floats]:
-    """The 256 bytes and the substrings worth most (times seen × length), each with that worth.
+    """The 256 bytes and the most valuable substrings (count × length), each with that value.
 
-    A substring starts and ends between characters, and is seen at least twice.
+    A substring starts and ends at character boundaries, and occurs at least twice.
     """
     room_for_end = np.append(lattice.text, 0)
     inside = (room_for_end & 0xC0) == 0x80  # a byte that continues a character
@@ -225,7 +225,7 @@ def _seeds(lattice: _Lattice, counts: Floats, most: int) -> tuple[list[bytes], F
     weights = counts[lattice.owner]  # (N,)
     pieces = [bytes([byte]) for byte in range(256)]
     seen = np.bincount(lattice.text, weights=weights, minlength=256)
-    seen[0] -= counts.sum()  # the free places behind the words
+    seen[0] -= counts.sum()  # the unused positions after the words
     worths = [np.maximum(seen, _RARE)]
     first, length_of = [], []
     for length, (begins, hashes) in enumerate(lattice.windows(), start=1):
@@ -249,7 +249,7 @@ def _seeds(lattice: _Lattice, counts: Floats, most: int) -> tuple[list[bytes], F
 
 
 def _maximised(expected: Floats, alive: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
-    """New log probabilities, with a prior that favours few pieces; rare ones go, single bytes stay."""
+    """New log probabilities, with a prior that favours few pieces; drops rare ones but keeps single bytes."""
     single = np.arange(len(expected)) < 256
     alive = alive & (single | (expected >= _RARE))
     likely = np.where(single, np.maximum(expected, _RARE), expected)
@@ -259,7 +259,7 @@ def _maximised(expected: Floats, alive: NDArray[np.bool_]) -> tuple[Floats, NDAr
 
 
 def _losses(lattice: _Lattice, others: _Alternatives, logs: Floats, counts: Floats) -> Floats:
-    """What the corpus's log likelihood loses, nearly, if a piece is written by its next best cut: (P,)."""
+    """Approximate loss in corpus log likelihood if a piece is replaced by its best segmentation: (P,)."""
     owners, pieces = lattice.best_cuts(logs)
     used = _sums(pieces, counts[owners], len(logs))
     total = used.sum()
@@ -275,7 +275,7 @@ def _losses(lattice: _Lattice, others: _Alternatives, logs: Floats, counts: Floa
 
 
 def _best(losses: Floats, alive: NDArray[np.bool_], keep: int) -> NDArray[np.bool_]:
-    """The single bytes, and of the other pieces those that would be missed most."""
+    """The single bytes, and of the other pieces those whose removal would cost most."""
     candidates = np.flatnonzero(alive[256:]) + 256
     order = np.argsort(-losses[candidates], kind="stable")
     chosen = np.zeros(len(losses), dtype=bool)
@@ -285,13 +285,13 @@ def _best(losses: Floats, alive: NDArray[np.bool_], keep: int) -> NDArray[np.boo
 
 
 def _sums(places: Ints, weights: Floats, size: int) -> Floats:
-    """The sum of the weights at each place: (size,)."""
+    """The sum of the weights at each index: (size,)."""
     sums: Floats = np.bincount(places, weights=weights, minlength=size).astype(np.float64)
     return sums
 
 
 def _digamma(x: Floats) -> Floats:
-    """The derivative of log Γ, by its recurrence up to 6 and its asymptotic series from there."""
+    """The derivative of log Γ: the recurrence up to 6 and the asymptotic series from there."""
     x = np.array(x, dtype=np.float64)
     result = np.zeros_like(x)
     for _ in range(6):

@@ -1,7 +1,7 @@
 """The kinds of examples, each in its file.
 
-Here stand the conventions of our own models about what they are fed. They are stored with a trained model as
-its framing, so that decoding follows the model and not these files.
+These files define what our own models are fed. The conventions are stored with a trained model as its
+framing, so decoding follows the model and not these files.
 """
 
 from __future__ import annotations

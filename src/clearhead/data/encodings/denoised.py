@@ -1,13 +1,13 @@
-"""Long texts or documents of which spans are hidden, to be written again (T5's span corruption).
+"""Long texts or documents with hidden spans that the model must restore (T5's span corruption).
 
-A chunk of L tokens loses round(rate · L) of them in spans of `span` tokens on average. In the source a
-sentinel stands for each span; the target is each sentinel and the span that it stands for:
+A chunk of L tokens loses round(rate · L) of them in spans of `span` tokens on average. In the source, a
+sentinel replaces each span; the target is each sentinel followed by its span:
 
     source   Thank you <0> me to your party <1> week
     target   <0> for inviting <1> last
 
-How many tokens and spans there are follows from L alone, so that sizes are known before anything is drawn;
-where they are is a pure function of (seed, epoch, example). `filled_in` is the way back.
+The numbers of tokens and spans follow from L alone, so sizes are known before anything is drawn; their
+positions are a pure function of (seed, epoch, example). `filled_in` is the inverse.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from clearhead.text.parts import SENTINELS
 
 @dataclass(frozen=True)
 class Denoised(Hiding):
-    """Chunks with gaps for an encoder, and what was in the gaps for a decoder; both end in `stop`.
+    """Chunks with gaps for an encoder, and the contents of the gaps for a decoder; both end in `stop`.
 
-    A document begins with `start`, which is a token like any other there.
+    A document begins with `start`, which is an ordinary token there.
     """
 
     def framings(self, tokenizers: Tokenizers, documents: bool = True) -> Framings:
@@ -58,7 +58,7 @@ class Denoised(Hiding):
     def sizes(self, lengths: Mapping[str, Integers], draw: Draw | None = None) -> Sizes:
         whole = lengths["target"]
         noise, spans = self.counts(whole)
-        source, target = whole - noise + spans + 1, noise + spans + 1  # stop behind it, or start before it
+        source, target = whole - noise + spans + 1, noise + spans + 1  # stop after it, or start before it
         return Sizes(source.astype(np.int32), target.astype(np.int32))
 
     def collate(
@@ -66,7 +66,7 @@ class Denoised(Hiding):
     ) -> Batch:
         chunks = examples["target"]
         draw = draw or Draw(0, 0, np.arange(len(chunks.lengths)))
-        assert specials.marks is not None  # `framings` has looked
+        assert specials.marks is not None  # `framings` has checked
         noise, spans = (one.astype(np.int64) for one in self.counts(chunks.lengths))
         kept = chunks.lengths - noise
         stays = smallest(draw.uniform(kept + 1, "places of spans"), spans)
@@ -77,7 +77,7 @@ class Denoised(Hiding):
 
 
 def smallest(chances: Ragged, counts: Integers) -> Ragged:
-    """The places of so many of the smallest numbers of each row, in rising order.
+    """The indices of the `counts` smallest numbers of each row, ascending.
 
     >>> smallest(Ragged(np.array([0.3, 0.1, 0.9, 0.2, 0.5]), np.array([4, 1])), np.array([2, 1])).rows()
     [[1, 3], [0]]
@@ -95,10 +95,10 @@ def corrupted(
 ) -> tuple[Ragged, Ragged]:
     """Sources and targets of texts that lose `noise` tokens each.
 
-    `stays`: before each span, how many tokens that stay; one place for each gap between such tokens and for
-    either end, so that no two spans touch. `cuts`: after how many of the hidden tokens, less one, a span
-    ends, but for the last; so that none is empty. T5's own way ends every text with a span; here each place
-    is as likely as any other.
+    `stays`: how many remaining tokens precede each span; the positions are distinct gaps between remaining
+    tokens, ends included, so no two spans touch. `cuts`: after how many of the hidden tokens, minus one, each
+    span but the last ends; distinct, so none is empty. T5 itself ends every text with a span; here all
+    positions are equally likely.
 
     >>> text, spans = Ragged.of([[5, 6, 7, 8, 9]]), (Ragged.of([[2, 3]]), Ragged.of([[0]]))
     >>> [side.rows() for side in corrupted(text, np.array([2]), *spans, [90, 91])]
@@ -119,17 +119,17 @@ def corrupted(
     hidden = np.cumsum(change[:-1]) > 0
     signs = np.asarray(sentinels)[number]
     left, marked = ~hidden, texts.items.astype(np.int64)
-    left[begins], marked[begins] = True, signs  # a sentinel takes the place of a span's first token
+    left[begins], marked[begins] = True, signs  # a sentinel replaces a span's first token
     source = Ragged(marked[left], texts.lengths - noise + spans)
-    firsts = np.cumsum(hidden)[begins] - 1  # among all that is hidden
+    firsts = np.cumsum(hidden)[begins] - 1  # among all hidden tokens
     return source, Ragged(np.insert(texts.items[hidden].astype(np.int64), firsts, signs), noise + spans)
 
 
 def filled_in(source: Iterable[int], target: Iterable[int], sentinels: Sequence[int]) -> list[int]:
     """The text with its spans back in the gaps, whatever a model wrote as target.
 
-    A gap for which nothing was written is left out, and so is what was written before the first sentinel, or
-    for one that the source has not got.
+    Gaps without a span are dropped, and so is anything written before the first sentinel, or for a sentinel
+    that the source does not have.
 
     >>> filled_in([5, 6, 90, 8, 91], [90, 7, 91, 9], [90, 91])
     [5, 6, 7, 8, 9]
@@ -139,7 +139,7 @@ def filled_in(source: Iterable[int], target: Iterable[int], sentinels: Sequence[
     for id in target:
         if id in sentinels:
             current = []
-            spans.setdefault(id, current)  # the first time counts
+            spans.setdefault(id, current)  # the first occurrence counts
         else:
             current.append(id)
     return [one for id in source for one in (spans.get(id, []) if id in sentinels else [id])]

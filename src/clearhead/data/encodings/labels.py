@@ -22,16 +22,16 @@ from clearhead.data.ragged import Integers, Ragged, side_by_side
 from clearhead.data.sizes import Sizes
 from clearhead.text.framing import FIRST, SECOND, Framing, Framings, Slot
 
-SKIP = 65_535  # in a store: a piece inside a tagged word, where nothing is to be predicted
+SKIP = 65_535  # in a store: a piece inside a tagged word, where nothing is predicted
 
 
 @dataclass(frozen=True)
 class Labels(Encoding):
-    """One text, or two, with a class, whose number is the target. Texts are stored bare.
+    """One text, or two, with a class, whose number is the target. Texts are stored without framing.
 
-    `family`: an encoder reads `start` and the text. A decoder, whose answer is read off the last place, reads
-    `stop` behind it as well. An encoder-decoder reads that on both sides. Of two texts the second is another
-    segment to an encoder.
+    `family`: an encoder reads `start` and the text. A decoder, whose head reads the last position, also reads
+    `stop` after it. An encoder-decoder reads that on both sides. For an encoder, the second of two texts is
+    the second segment.
     """
 
     family: Literal["encoder", "decoder", "encoder-decoder"] = "encoder"
@@ -44,7 +44,7 @@ class Labels(Encoding):
         return Framings(source=self._framing(start, special(tokenizers.source, "stop") if needs_stop else 0))
 
     def _given(self) -> Framing | None:
-        """What the base puts around its texts, if it knows what to do with as many."""
+        """The base model's framing, if it supports this number of texts."""
         return self.given if self.given is not None and (self.given.pair or not self.two) else None
 
     def _framing(self, start: int, stop: int) -> Framing:
@@ -72,7 +72,7 @@ class Labels(Encoding):
         return {name: column.keep(keep) for name, column in columns.items()}
 
     def answers(self, rows: Sequence[Row], by: Encoder) -> Integers:
-        """(rows,) what is to be predicted for each row."""
+        """(rows,) what is predicted for each row."""
         return np.array([by.number(row.target, row) for row in rows], np.int64)
 
     def sizes(self, lengths: Mapping[str, Integers], draw: Draw | None = None) -> Sizes:
@@ -115,7 +115,7 @@ class Labels(Encoding):
         )
 
     def labels(self, answers: Integers, rows: int) -> NDArray[np.int64] | NDArray[np.float32]:
-        """(B,) the answers, with nothing to predict in the rows that fill up."""
+        """(B,) the answers; in rows that only fill up the shape, nothing is predicted."""
         found = np.full(rows, IGNORED, np.int64)
         found[: len(answers)] = answers
         return found
@@ -123,7 +123,7 @@ class Labels(Encoding):
 
 @dataclass(frozen=True)
 class Scores(Labels):
-    """One text, or two, with a number, which is stored less the mean of all, in units of their deviation."""
+    """One text, or two, with a number, which is stored standardised: minus the mean, over the deviation."""
 
     def ranges(self, tokenizers: Tokenizers, labels: Sequence[str] = ()) -> dict[str, int | None]:
         return {**super().ranges(tokenizers), "target": None}
@@ -144,7 +144,7 @@ class Scores(Labels):
 class Tags(Encoding):
     """The pieces of each word; a word's tag is predicted at its first piece, and nothing at the others.
 
-    Where words have several tags, a store has as many numbers for each piece, and each counts within its
+    If words have several tags, a store has one number per tag for each piece, each numbered within its
     column; labels then have one more dimension.
     """
 

@@ -1,11 +1,11 @@
-"""Long texts or documents of which some tokens are hidden, to be found again from both sides (BERT).
+"""Long texts or documents with hidden tokens that the model predicts from both sides (BERT).
 
-Of the ordinary tokens of a chunk a share is hidden: 80 in 100 of them behind the mask, 10 behind another
-token, and 10 stand as they are, so that a model must know every token, and not only look for masks. Which, is
-a pure function of (seed, epoch, example). Special tokens are never hidden.
+A share of a chunk's ordinary tokens is hidden: of these, 80 % become the mask, 10 % another token, and 10 %
+stay as they are, so that a model must know every token instead of only looking for masks. The choice is a
+pure function of (seed, epoch, example). Special tokens are never hidden.
 
-Only hidden tokens are predicted: a batch has their places beside its inputs, so that scores over the
-vocabulary are made for these alone.
+Only hidden tokens are predicted: a batch has their positions next to its inputs, so scores over the
+vocabulary are computed for these alone.
 
 Shapes: B rows, T tokens of a row, K hidden tokens of a row, N tokens and U units of a batch.
 """
@@ -34,12 +34,12 @@ from clearhead.text.framing import Framing, Framings
 from clearhead.text.marks import Marks
 from clearhead.text.tokenizer import Tokenizer, checked_text
 
-MASKED, REPLACED = 0.8, 0.1  # of the hidden tokens; the rest stand as they are
+MASKED, REPLACED = 0.8, 0.1  # of the hidden tokens; the rest stay as they are
 
 
 @dataclass(frozen=True)
 class Hiding(Stream):
-    """Long texts of which something is hidden, as `corruption` says."""
+    """Long texts parts of which are hidden, as `corruption` says."""
 
     ahead: ClassVar[int] = 0
     corruption: CorruptionConfig = field(default_factory=CorruptionConfig)
@@ -47,9 +47,9 @@ class Hiding(Stream):
 
 @dataclass(frozen=True)
 class Masked(Hiding):
-    """Chunks that begin with `start`, for an encoder; a document ends with `stop`, wherever it is.
+    """Chunks that begin with `start`, for an encoder; a document ends with `stop`, wherever that is.
 
-    With `whole_words` all pieces of a word are hidden or none. Then the store has a second column, which says
+    With `whole_words`, all pieces of a word are hidden or none. Then the store has a second column that marks
     where words begin.
     """
 
@@ -98,7 +98,7 @@ class Masked(Hiding):
         of_row = np.repeat(np.arange(count), chunks.lengths)[hidden]
         slot = np.arange(len(hidden)) - np.searchsorted(of_row, of_row)
         most = most_hidden(widths.target - 1, self.corruption.rate)
-        if len(hidden) and slot.max() >= most:  # a word longer than all that is hidden of a short chunk
+        if len(hidden) and slot.max() >= most:  # a word longer than the hidden share of a short chunk
             hidden, of_row, slot = (one[slot < most] for one in (hidden, of_row, slot))
         shown = chunks.items.astype(np.int64)
         shown[hidden] = _replaced(shown[hidden], draw.uniform(chunks.lengths, "replace").items[hidden], marks)
@@ -120,7 +120,7 @@ class Masked(Hiding):
 
 
 def most_hidden(tokens: int, rate: float) -> int:
-    """How many of so many ordinary tokens are hidden: at least one.
+    """How many of `tokens` ordinary tokens are hidden: at least one.
 
     >>> most_hidden(20, 0.15), most_hidden(2, 0.15)
     (3, 1)
@@ -135,11 +135,10 @@ def chosen(
     chance: Ragged,
     corruption: CorruptionConfig,
 ) -> NDArray[np.bool_]:
-    """(N,) which tokens are hidden, of rows of these lengths.
+    """(N,) which tokens are hidden, in rows of these lengths.
 
     A unit is a token, or a word with all its pieces (`begins` says where). Units are taken in the order of
-    the chance at their first token, as long as no more tokens than the share are hidden; the first in any
-    case.
+    the random number at their first token until the share of hidden tokens is reached; at least one is taken.
     """
     rows = np.repeat(np.arange(len(lengths)), lengths)  # (N,)
     first = np.zeros(len(rows), bool)
@@ -153,7 +152,7 @@ def chosen(
     sizes, chances = np.zeros(shape, np.int64), np.full(shape, 2.0)  # (B, units of a row)
     sizes[home, slot] = np.bincount(unit, ordinary, minlength=len(home))
     chances[home, slot] = chance.items[starts]
-    chances[sizes == 0] = 2.0  # no ordinary token in it: comes last
+    chances[sizes == 0] = 2.0  # without an ordinary token: comes last
     order = np.argsort(chances, axis=1, kind="stable")
     sizes = np.take_along_axis(sizes, order, axis=1)
     wanted = np.maximum(np.rint(corruption.rate * sizes.sum(1)), 1)
@@ -166,7 +165,7 @@ def chosen(
 
 
 def pieces_of_words(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Ragged, Ragged]:
-    """The ids of texts, and a 1 beside each that begins a word, as the tokenizer sees words."""
+    """The ids of texts, and a 1 for each id that begins a word, as the tokenizer splits words."""
     found = tokenizer.backend.encode_batch([checked_text(text) for text in texts], add_special_tokens=False)
     words = [one.word_ids for one in found]
     begins = [
@@ -177,7 +176,7 @@ def pieces_of_words(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Ragged,
 
 
 def _replaced(ids: Integers, chance: NDArray[np.float64], marks: Marks) -> Integers:
-    """What stands in the place of hidden tokens: a mask, any ordinary token, or the token itself."""
+    """What replaces hidden tokens: a mask, any ordinary token, or the token itself."""
     others = _ordinary_ids(marks.vocabulary, marks.special)
     at = ((chance - MASKED) / REPLACED * len(others)).clip(0, len(others) - 1).astype(np.int64)
     found = np.where(chance < MASKED + REPLACED, others[at], ids)
@@ -196,7 +195,7 @@ def _marks(marks: Marks | None) -> Marks:
 
 
 def markless(what: str) -> UserError:
-    """What to say of a tokenizer that cannot hide anything."""
+    """The error for a tokenizer that has no such token."""
     return UserError(
         f"This tokenizer has no {what} token, which the task needs: leave tokenizer.extra to the task."
     )

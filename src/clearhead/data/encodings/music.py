@@ -1,4 +1,4 @@
-"""Pieces of music, learned like long texts, each chunk moved up or down by a number of semitones."""
+"""Pieces of music, learned like long texts; each chunk is transposed by a number of semitones."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from clearhead.text.events import PITCHES, check_events, pitches
 
 @dataclass(frozen=True)
 class Pieces(Stream):
-    """A stream of events. By how much a chunk is transposed is drawn anew in each epoch.
+    """A stream of events. The transposition of a chunk is drawn again in each epoch.
 
-    A chunk moves as a whole, and never so far that one of its notes would have no number.
+    A chunk is transposed as a whole, and never so far that one of its notes would leave MIDI's range.
     """
 
-    transpose: int = 0  # at most so many semitones up or down
+    transpose: int = 0  # at most this many semitones up or down
 
     def encode(self, rows: Sequence[Row], by: Encoder) -> dict[str, Ragged]:
         check_events(by.tokenizers.target)

@@ -1,7 +1,7 @@
 """Pairs of texts: a source that is read, and a target that is written.
 
-The one place where a target is shifted right: a decoder reads `start` and the target, and is to predict the
-target and `stop`.
+This is the only place where a target is shifted right: a decoder reads `start` and the target, and predicts
+the target and `stop`.
 
 Shapes: B rows of a batch, S source tokens, T target tokens.
 """
@@ -22,15 +22,15 @@ from clearhead.data.ragged import Integers, Ragged, filled, side_by_side
 from clearhead.data.sizes import Sizes
 from clearhead.text.framing import Framing, Framings
 
-_RATIO_FROM = 10  # tokens of the longer side before the ratio of lengths counts
+_RATIO_FROM = 10  # tokens of the longer side from which the ratio of lengths counts
 
 
 @dataclass(frozen=True)
 class Pairs(Encoding):
     """A source for the encoder, which ends in `stop`, and a target for the decoder.
 
-    The target is stored bare; the decoder reads `start` and the target and predicts the target and `stop`.
-    `alike`: pairs of which one side is much longer are left out (a summary is meant to be shorter).
+    The target is stored without framing; the decoder reads `start` and the target and predicts the target and
+    `stop`. `alike`: leaves out pairs with one side much longer (a summary is meant to be shorter).
     """
 
     alike: bool = False
@@ -66,7 +66,7 @@ class Pairs(Encoding):
     ) -> Batch:
         target, count = examples["target"], len(examples["target"].lengths)
         source = examples["source"].filled(widths.rows)
-        labels = target.filled(widths.rows).padded(widths.target, IGNORED)  # (B, T), as yet without stop
+        labels = target.filled(widths.rows).padded(widths.target, IGNORED)  # (B, T), still without stop
         inputs = np.empty_like(labels)
         inputs[:, 0] = specials.start
         inputs[count:, 0] = specials.pad
@@ -86,10 +86,10 @@ class Pairs(Encoding):
 
 @dataclass(frozen=True)
 class JoinedPairs(Pairs):
-    """The same pairs for a decoder alone: source, `start` as the separator, target, in one row.
+    """The same pairs for a decoder-only model: source, `start` as the separator, target, in one row.
 
-    Only the target and `stop` are predicted. What stands before a target is a prompt, so that a trained
-    decoder is asked for a translation by going on after the separator.
+    Only the target and `stop` are predicted. Everything before the target is a prompt: a trained decoder
+    translates by continuing after the separator.
     """
 
     def framings(self, tokenizers: Tokenizers, documents: bool = True) -> Framings:

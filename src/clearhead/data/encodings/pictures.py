@@ -1,11 +1,11 @@
-"""Pictures with a class, and what is changed about them in training so that fewer suffice.
+"""Pictures with a class, and how training augments them so that fewer suffice.
 
 A picture is shifted by a few pixels, mirrored, has a square cut out, or is mixed with another. What happens
-to it is a pure function of (seed, epoch, example), and the other one is its neighbour in the batch.
+to it is a pure function of (seed, epoch, example), and the other picture is its neighbour in the batch.
 
-Mixing (Zhang et al. 2018) makes λ·a + (1−λ)·b of two pictures, whose loss is λ·CE(class of a) +
+Mixing (Zhang et al. 2018) computes λ·a + (1−λ)·b from two pictures, with the loss λ·CE(class of a) +
 (1−λ)·CE(class of b). Here the class is drawn, that of a with probability λ: the expected loss is the same,
-and a batch has one class a picture, as any other.
+and a batch has one class per picture, like any other.
 
 Shapes: B pictures, C channels, S pixels of a side.
 """
@@ -30,8 +30,8 @@ from clearhead.data.ragged import Integers, Ragged
 from clearhead.data.sizes import Sizes
 from clearhead.text.framing import Framings
 
-_DRAWN = 8  # numbers for each picture
-_USUAL_SHIFT = 14  # part of a side by which a picture is shifted at most, where nobody says
+_DRAWN = 8  # random numbers for each picture
+_USUAL_SHIFT = 14  # default: shift a picture by at most 1/14 of its side
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Pictures(Encoding):
     """The pixels of a picture in its square, and the number of its class. `places`: tokens of a picture."""
 
     places: int = 1
-    augmentation: AugmentationConfig | None = None  # None: pictures stay as they are
+    augmentation: AugmentationConfig | None = None  # None: pictures are not changed
 
     def framings(self, tokenizers: Tokenizers, documents: bool = True) -> Framings:
         return Framings()
@@ -78,7 +78,7 @@ class Pictures(Encoding):
 
 
 def stacked(pixels: Ragged) -> Pixels:
-    """(B, C, S, S): how many channels there are follows from the count, of which one alone has a side."""
+    """(B, C, S, S); the number of channels follows from the count: one channel if it is a square number."""
     size = int(pixels.lengths[0])
     channels = 1 if isqrt(size) ** 2 == size else 3
     side = isqrt(size // channels)
@@ -86,14 +86,14 @@ def stacked(pixels: Ragged) -> Pixels:
 
 
 def scaled(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
-    """From 0 … 255 to −1 … 1, as vision Transformers customarily read them."""
+    """From 0 … 255 to −1 … 1, the usual input range of vision Transformers."""
     return pixels / np.float32(127.5) - np.float32(1)
 
 
 def augmented(
     pictures: Pixels, answers: Integers, how: AugmentationConfig, draw: Draw
 ) -> tuple[NDArray[np.float32], Integers]:
-    """Pictures (B, C, S, S) and their classes (B,) with what chance does to them."""
+    """Pictures (B, C, S, S) and their classes (B,), randomly augmented."""
     count, _, side, _ = pictures.shape
     chance = draw.uniform(np.full(count, _DRAWN), "augment").items.reshape(count, _DRAWN)
     shift = side // _USUAL_SHIFT if how.crop is None else min(how.crop, side)
@@ -113,7 +113,7 @@ def augmented(
 
 
 def _shifted(pictures: Pixels, most: int, chance: NDArray[np.float64]) -> Pixels:
-    """A square cut at random from each picture with a margin of `most` pixels around it."""
+    """A random square crop of each picture, padded by `most` pixels on all sides."""
     side = pictures.shape[-1]
     wide = np.pad(pictures, ((0, 0), (0, 0), (most, most), (most, most)))
     begins = (chance * (2 * most + 1)).astype(np.int64)  # (B, 2)
@@ -124,7 +124,7 @@ def _shifted(pictures: Pixels, most: int, chance: NDArray[np.float64]) -> Pixels
 
 
 def _squares(side: int, cut: int, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """(B, S, S): a square of `cut` pixels anywhere, of which the edge may take a part."""
+    """(B, S, S): a square of `cut` pixels anywhere, possibly clipped at the edge."""
     middle = (chance * side).astype(np.int64)  # (B, 2)
     places = np.arange(side) - (middle[:, :, None] - cut // 2)  # (B, 2, S)
     inside = (places >= 0) & (places < cut)

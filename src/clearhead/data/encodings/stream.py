@@ -1,4 +1,4 @@
-"""Long texts or documents, of which each token is predicted from those before it."""
+"""Long texts or documents; each token is predicted from those before it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from clearhead.text.framing import Framing, Framings
 class ChunkExamples:
     """The stores are long texts, cut into chunks of `context` tokens; every token is in one of them.
 
-    Where the cuts lie differs from epoch to epoch, except in evaluation. A chunk is fetched with the tokens
-    after it that the encoding asks for (`ahead`), as a language model's last place is to predict the next.
+    The cuts differ between epochs, except in evaluation. A chunk is fetched with the tokens after it that the
+    encoding needs (`ahead`), as a language model's last position predicts the next token.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ChunkExamples:
         self._context = max(context - encoding.around, 1)
         self._seed = seed
         self._evaluation = evaluation
-        # places that have a next token, where one is asked for
+        # positions that have a next token, if one is needed
         self._lengths = [max(0, store.tokens("target") - encoding.ahead) for store in stores]
 
     def counts(self, epoch: int) -> list[int]:
@@ -51,12 +51,12 @@ class ChunkExamples:
         return self._encoding.sizes({"target": whole + np.int32(self._encoding.ahead)}, draw)
 
     def _whole(self, count: int = 1) -> Sizes:
-        """So many chunks, as long as they come."""
+        """This many chunks of full length."""
         length = min(self._context, max(self._lengths)) + self._encoding.ahead
         return self._encoding.sizes({"target": np.full(count, length, np.int32)})
 
     def buckets(self, config: BatchConfig) -> Buckets:
-        """One shape, in which the few shorter chunks have padding."""
+        """One shape, in which the few shorter chunks are padded."""
         one = self._whole()
         chunks = sum(-(-length // min(self._context, max(self._lengths))) for length in self._lengths)
         rows = min(config.tokens // int(one.longer()[0]), config.max_rows or config.tokens, chunks)
@@ -65,7 +65,7 @@ class ChunkExamples:
         )
 
     def packing(self, config: BatchConfig) -> Packing:
-        """Chunks are as long as the context, but for the few at the ends of a text."""
+        """Chunks are as long as the context, except the few at the ends of a text."""
         whole = self._whole(max(1, sum(self._lengths) // min(self._context, max(self._lengths))))
         return Packing.choose(whole, config.tokens, np.arange(len(whole)), config.max_rows)
 
@@ -88,7 +88,7 @@ class ChunkExamples:
         return 0 if length == 0 else 1 + max(0, -(-(length - first) // self._context))
 
     def _cut(self, chunks: Integers, number: int, epoch: int) -> tuple[Integers, Integers]:
-        """Where some chunks of a store begin, and how many places they have."""
+        """Where some chunks of a store begin, and how many positions they have."""
         ends = self._first(number, epoch) + chunks.astype(np.int64) * self._context
         begins = np.maximum(ends - self._context, 0)
         return begins, np.minimum(ends, self._lengths[number]) - begins
@@ -96,16 +96,16 @@ class ChunkExamples:
 
 @dataclass(frozen=True)
 class Stream(Encoding):
-    """Long texts, learned in chunks: each place predicts the next; a chunk holds one token more than is read.
+    """Long texts, learned in chunks: each position predicts the next; a chunk has one token extra.
 
     A document has `start` before it and `stop` after it; the lines of one long text follow each other with
-    one `start` before the first. A `start` is read but never predicted: what comes after a document is
-    another story. The framing is that of a prompt: what closes a document is written.
+    one `start` before the first. A `start` is read but never predicted: the next document is unrelated. The
+    framing is that of a prompt: the model writes the end of a document.
     """
 
     chunks: ClassVar[Callable[..., ExamplesOf] | None] = ChunkExamples
-    ahead: ClassVar[int] = 1  # tokens behind a chunk that are fetched with it
-    around: ClassVar[int] = 0  # ids that stand around a chunk, of the context's
+    ahead: ClassVar[int] = 1  # tokens after a chunk that are fetched with it
+    around: ClassVar[int] = 0  # ids around a chunk, which count towards the context
 
     @property
     def fields(self) -> tuple[str, ...]:
