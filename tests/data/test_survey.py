@@ -60,6 +60,31 @@ def test_counts_and_sentences(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "head", "line", "said"),
+    [
+        ("a.tsv", "", "one {n}\tun {n}\tme", " (columns 1 and 2 of 3)"),
+        ("a.tsv", "", "one {n}\tun {n}", ""),
+        ("a.csv", "id,source,target\n", "{n},one {n},un {n}", " (columns 'source' and 'target' of 3)"),
+        (
+            "a.jsonl",
+            "",
+            '{{"target": "un", "id": 1, "source": "{n}"}}',
+            " (columns 'source' and 'target' of 3)",
+        ),
+        ("a.jsonl", "", '["one {n}", "un {n}"]', ""),
+    ],
+)
+def test_columns_that_are_not_read_are_told(
+    tmp_path: Path, name: str, head: str, line: str, said: str
+) -> None:
+    lines = "".join(line.format(n=number) + "\n" for number in range(12))
+    (tmp_path / name).write_text(head + lines, encoding="utf-8")
+    data = DataConfig(train=(CorpusConfig(file=str(tmp_path / name)),), split=NO_SPLIT)
+    found = survey(data, TASKS["translate"].columns)
+    assert found.report()[0] == f"Read 12 pairs from '{tmp_path / name}'{said}."
+
+
 def test_files_of_the_users_own_are_respected(tmp_path: Path) -> None:
     train = tsv(tmp_path / "train.tsv", numbered(100))
     held = [*numbered(3), ("SOURCE 5", "anything"), ("new", "new"), ("empty", "")]

@@ -285,7 +285,6 @@ def _figures(values: dict[str, float]) -> list[str]:
 def _next(finished: Any) -> str:
     from clearhead.tasks import task_of
 
-    texts = '"…" "…"' if finished.bundle.metadata["framing"]["source"].get("pair") else '"…"'
-    command = task_of(finished.bundle).command
-    texts = '"… [MASK] …"' if command == "fill" else texts
-    return f"clearhead {command} {finished.folder} {texts}"
+    task = task_of(finished.bundle)
+    pair = finished.bundle.metadata["framing"]["source"].get("pair")
+    return f"clearhead {task.command} {finished.folder} {task.given}{f' {task.given}' if pair else ''}"

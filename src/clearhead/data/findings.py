@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from clearhead.data.columns import Columns, Row
 from clearhead.data.config import CorpusConfig
-from clearhead.data.read import files_of, name_of
+from clearhead.data.read import chosen_columns, files_of, name_of
 from clearhead.data.split import (
     DUPLICATE,
     EMPTY,
@@ -128,11 +128,15 @@ class Survey:
             "targets_apart": self.targets_apart,
         }
 
+    def _read(self, part: Part) -> str:
+        chosen = chosen_columns(part.corpus, self.columns)
+        which = f" ({chosen})" if chosen else ""
+        return f"{len(part.fates):,} {self.columns.noun} from {name_of(part.corpus)}{which}"
+
     def report(self) -> list[str]:
         """The findings as sentences, one per line."""
         noun = self.columns.noun
-        read = ", ".join(f"{len(part.fates):,} {noun} from {name_of(part.corpus)}" for part in self.train)
-        lines = [f"Read {read}."]
+        lines = [f"Read {', '.join(self._read(part) for part in self.train)}."]
         reasons = {
             EMPTY: "with an empty side" if self.source.total else "empty",
             DUPLICATE: "that occur more than once (one of each is kept)",

@@ -18,7 +18,7 @@ from clearhead.data.conll import read_conll
 from clearhead.data.lines import OnRead, check_file, megabytes, read_lines, without_gz
 from clearhead.data.music import MIDI, midi_files, read_music
 from clearhead.data.pictures import read_pictures
-from clearhead.data.records import check_hub, read_hub, read_table
+from clearhead.data.records import check_hub, columns_in_words, read_hub, read_table
 from clearhead.data.tag_columns import columns_asked, side_by_side
 
 Form = Literal["plain", "tsv", "csv", "json", "conll", "midi"]
@@ -108,8 +108,17 @@ def files_of(corpus: CorpusConfig) -> list[str]:
 
 
 def name_of(corpus: CorpusConfig) -> str:
-    """What messages call a corpus."""
-    return " and ".join(f"'{path}'" for path in files_of(corpus)) or f"'{corpus.hub}'"
+    """What messages call a corpus: its files, or its folder of files."""
+    named = (corpus.source, corpus.target, corpus.file)
+    return " and ".join(f"'{path}'" for path in named if path is not None) or f"'{corpus.hub}'"
+
+
+def chosen_columns(corpus: CorpusConfig, columns: Columns) -> str:
+    """Which columns of a table are read, in words; empty if it has no others."""
+    if corpus.file is None or columns.music or columns.pictures or columns.target == "tags":
+        return ""
+    form = _form_of(corpus.file, columns.is_stream)
+    return columns_in_words(form, corpus, columns) if form in ("tsv", "csv", "json") else ""
 
 
 def size_of(corpus: CorpusConfig) -> float | None:

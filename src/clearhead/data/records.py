@@ -46,6 +46,25 @@ def read_table(form: str, corpus: CorpusConfig, columns: Columns, on_read: OnRea
     return _from_cells(cells, path, corpus, columns)
 
 
+def columns_in_words(form: str, corpus: CorpusConfig, columns: Columns) -> str:
+    """Which columns of a file are read, such as "columns 1 and 2 of 3"; empty if it has no others."""
+    path = corpus.file
+    assert path is not None
+    if form == "json":
+        record: Any = next((found for _, found in _json_lines(path, None) if found is not None), [])
+        named = isinstance(record, dict)
+        names = [".".join(one) for one in paths_of(record)] if named else [""] * len(record)
+    else:
+        cells = _tsv_cells(path, None) if form == "tsv" else _csv_cells(path, None)
+        row = next((found for _, found in cells if any(cell.strip() for cell in found)), [])
+        names = row if looks_like_header(row, corpus, columns) else [""] * len(row)
+    used = [place for place in pick_columns(names, corpus, columns, path).places if place is not None]
+    if len(used) == len(names):
+        return ""
+    shown = [f"'{names[place]}'" if names[place] else str(place + 1) for place in used]
+    return f"{'column' if len(used) == 1 else 'columns'} {' and '.join(shown)} of {len(names)}"
+
+
 def check_hub() -> None:
     """Raise a UserError if the package is missing."""
     if find_spec("datasets") is None:

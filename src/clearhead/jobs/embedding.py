@@ -60,6 +60,8 @@ def search(chunks: Iterable[Vectors], query: Tensor, count: int) -> list[Found]:
         ]
         best = sorted([*best, *near], key=lambda one: (-one.cosine, one.line))[:count]
         before += len(texts)
+    if not best:
+        raise UserError("There is no text to search: the input is empty.")
     return best
 
 

@@ -52,4 +52,5 @@ DENOISE = Task(
     judge=HiddenSpans("denoise"),
     defaults=(_EXTRA,),
     command="fill",
+    given='"… [MASK] …"',
 )

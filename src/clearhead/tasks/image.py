@@ -61,4 +61,5 @@ IMAGE = Task(
     demand=_demand,
     judge=Classes("image"),
     command="label",
+    given="picture.png",
 )

@@ -48,4 +48,5 @@ MASK = Task(
     judge=HiddenTokens("mask"),
     defaults=(_EXTRA,),
     command="fill",
+    given='"… [MASK] …"',
 )

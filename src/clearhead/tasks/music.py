@@ -50,4 +50,5 @@ MUSIC = Task(
         Choice("tokenizer.vocabulary", SIZE, "the number of events"),
     ),
     command="generate",
+    given="--out piece.mid",
 )

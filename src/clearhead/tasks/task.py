@@ -39,6 +39,7 @@ class Task:
     judge: Judge
     defaults: tuple[Choice, ...] = ()  # settings of its data that are known before the corpus is read
     command: str = "translate"  # what one does with a trained bundle
+    given: str = '"…"'  # and what that command is given, as an example
 
     def family(self, name: str | None = None) -> Family:
         """A family by its name; None: the usual one. A sentence for one that makes no sense here."""
