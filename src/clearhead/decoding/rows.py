@@ -159,9 +159,7 @@ class TorchRows:
         hidden = output.hidden[rows, last] if "hidden" in self.keep else None
         attention = None
         if look is not None:
-            weights = look[self.cross].mean(
-                1
-            )  # (sources, queries, S): rows that share a source are adjacent
+            weights = look[self.cross].mean(1)  # (sources, queries, S): rows that share a source are adjacent
             attention = weights.reshape(len(last), -1, weights.shape[-1])[:, -1]
         here = (one if one is None else one.to(self.device) for one in (hidden, attention))
         return PlainScores.of(output.logits[rows, last].to(self.device), *here)

@@ -111,9 +111,7 @@ class EngineHandle:
     def buffer(self, rows: int) -> ScoreBuffer:
         """A buffer for the scores of this many rows: a returned one, or a new one."""
         with suppress(IndexError):
-            while (
-                True
-            ):  # a pop is atomic, a search would not be; smaller ones are of no use
+            while True:  # a pop is atomic, a search would not be; smaller ones are of no use
                 buffer = self.spare.pop()
                 if buffer.rows >= rows:
                     return buffer
