@@ -231,7 +231,7 @@ class Beam:
     def choose(self, offer: Offer, group: int, earlier: Sequence[Choice]) -> Choice:
         """Rank a group's extensions: W that may end, and W others."""
         arrays, line, width = self.arrays, self.line, self.width
-        # each of W texts may rank with every stop before itself, and W others are needed
+        # every stop after each of W texts may rank first, and W others are needed
         look = min((1 + len(self.symbols.stops)) * width, offer.score.shape[1])
         lower = bool(earlier and self.options.diversity)
         ranks = offer.score - self._lowered(offer.token, earlier) if lower else offer.score

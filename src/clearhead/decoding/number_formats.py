@@ -36,7 +36,7 @@ CPU_ORDER: dict[str, tuple[Dtype, ...]] = {
 }
 GPU_ORDER: tuple[Dtype, ...] = ("bf16", "float32")
 
-# What `fast` accepts: the loss of this many points (of 100) of the metric, or nats per token if that is the
+# What `fast` accepts: a loss of this many points (of 100) of the metric, or nats per token if that is the
 # metric, and this relative entropy to float32's distributions in nats per token: on texts that the model
 # itself would write, perplexity is 2 % higher.
 MOST_POINTS, MOST_NATS, MOST_DRIFT = 0.5, 0.02, 0.02

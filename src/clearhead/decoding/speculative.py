@@ -2,8 +2,8 @@
 
 The small model writes a few tokens ahead, and the large one reads them in a single step. A draft token x is
 accepted with probability min(1, p(x) / q(x)), where p is the distribution that the large model would sample
-from and q the one that the small model sampled from; the first rejected token is replaced by a draw from (p −
-q)⁺, normalised. The result is distributed exactly as if the large model had written alone. In greedy decoding
+from and q the one that the small model sampled from; a draw from (p − q)⁺, normalised, replaces the first
+rejected token. The result is distributed exactly as if the large model had written alone. In greedy decoding
 all of p is on one token: the text is the same, up to the rounding of sums over several tokens at once.
 
 Shapes: V vocabulary, n new tokens.

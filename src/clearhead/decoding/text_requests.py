@@ -104,7 +104,7 @@ def opening(bundle: Bundle, prompt: str, framing: Framing | None = None) -> list
     """The ids a decoder starts from: the prompt with the special tokens around it (None: as the bundle says).
 
     Without a prompt, a model of one long text (which has no special tokens around it) starts from a new line,
-    and an imported one, if nothing is left, from the start symbol.
+    and an imported model that would then read nothing from the start symbol.
     """
     _, tokenizer = tokenizers_of(bundle)
     framing = framing or framings_of(bundle).target

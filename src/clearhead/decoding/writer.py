@@ -74,7 +74,7 @@ class Writer(Texts):
         super().__init__(bundle)
         self.int8_embeddings, self.sharing = int8_embeddings, sharing
         said = KEY in bundle.metadata
-        self.own = own_options(bundle.metadata, bundle.config.family) if said else None  # None: none
+        self.own = own_options(bundle.metadata, bundle.config.family) if said else None  # None: no settings
         self.defaults = self.own or Options()  # options if the caller gives none
         if device is not None:
             bundle.model.to(pick_device(device) if isinstance(device, str) else device)

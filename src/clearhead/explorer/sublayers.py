@@ -44,7 +44,7 @@ ADDED = {True: "What the sub-layer adds.", False: "It replaces x: there is no re
 
 @dataclass(frozen=True)
 class Place:
-    """The position of a sub-layer: its path, what it reads, and the names of its tokens."""
+    """A sub-layer's place in the model: its path, what it reads, and the names of its tokens."""
 
     path: str  # such as decoder.1.cross
     stream: str  # the name of x, its input

@@ -124,7 +124,7 @@ class GraphBackend:
             fitting = next((n for n, (held, _) in enumerate(free) if held.fits(one)), None) if free else None
             found.append(None if fitting is None else free.pop(fitting))
         others = [one for one, place in zip(needed, found, strict=True) if place is None]
-        # as many again as the slots that would have been large enough: few sets serve many new requests
+        # double the number of slots that are large enough, so that few sets serve many new requests
         full = sum(held.size.requests for held in sets if all(map(held.fits, others)))
         made = self._set_for(others, options, full + len(others), at_least_one) if others else None
         new = iter([] if made is None else [(made, at) for at in made.free])
