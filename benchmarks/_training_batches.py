@@ -30,7 +30,7 @@ def sentence_lengths(kind: str, rows: int, longest: int, data: Path | None) -> t
     """Tokens of so many sources and targets."""
     chance = np.random.default_rng(1)
     if kind == "uniform":
-        return chance.integers(31, 64, rows), np.full(rows, 63)  # and a special token each
+        return chance.integers(31, 64, rows), np.full(rows, 63)  # plus a special token each
     if kind == "made-up":
         both = np.exp(chance.normal(np.log(13), 0.45, rows))
         sides = [both * np.exp(chance.normal(0, 0.15, rows)) for _ in range(2)]
@@ -76,7 +76,7 @@ def batches(
     gpu = device.type == "cuda"
     if size.family == "decoder":
         return rows_of_text(size, count, gpu)
-    rows = max(3 * count * size.tokens // (60 if kind == "uniform" else 14), 20_000)  # for like lengths
+    rows = max(3 * count * size.tokens // (60 if kind == "uniform" else 14), 20_000)  # for similar lengths
     sides = sentence_lengths(kind, rows, size.longest, data)
     chance = np.random.default_rng(2)
     columns = {

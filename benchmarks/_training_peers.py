@@ -1,7 +1,7 @@
 """Other libraries' models for `training.py`: PyTorch's, Hugging Face's and x-transformers'.
 
-Each is given its best form: the loss is part of what is compiled, so that the compiler fuses it with the
-scores, and attention is told that it is causal instead of being given a mask where the library allows it.
+Each is in its best form: the loss is part of what is compiled, so that the compiler fuses it with the
+scores, and attention is marked as causal instead of getting a mask if the library allows it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clearhead.data.batch import IGNORED, Batch
 
 try:
     import transformers
-except ImportError:  # the comparison then does without Hugging Face
+except ImportError:  # the comparison then leaves out Hugging Face
     transformers = None
 try:
     import x_transformers

@@ -1,6 +1,6 @@
-"""Other ways to take a training step, for `training_quality.py`: parts switched off, and experiments.
+"""Variants of the training step, for `training_quality.py`: parts switched off, and experiments.
 
-Each is a function without arguments that changes this process; a run of its own is started for each.
+Each is a function without arguments that changes this process; each runs in a separate process.
 
     layers-apart      no kernel of our own for norms, sums, biases and activations
     varlen            packed attention by PyTorch's kernel instead of our own for short sentences
@@ -9,7 +9,7 @@ Each is a function without arguments that changes this process; a run of its own
     whole-scores      projection and loss one after the other, with the scores of all places in memory
     fp8               both products of the feed-forward nets in 8 bits, forward and backward
 
-Run as a script on a GPU it says how long a feed-forward net takes.
+Run as a script on a GPU, it measures the time of a feed-forward net.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ VARIANTS: dict[str, Callable[[], None]] = {
 }
 
 
-# -- fp8: one scale for each tensor, from its largest number at hand -----------------------------------------
+# -- fp8: one scale per tensor, from its current largest number --------------------------------------------
 
 
 def quantised(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ class Fp8Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         x8, sx, w8, sw = ctx.saved_tensors
         g8, sg = quantised(gradients[0], torch.float8_e5m2)
-        # the second factor must lie in memory column by column, the first row by row
+        # the second factor must be column-major, the first row-major
         dx = torch._scaled_mm(g8, w8.t().contiguous().t(), sg, sw, out_dtype=ctx.dtype)
         dw = torch._scaled_mm(g8.t().contiguous(), x8.t().contiguous().t(), sg, sx, out_dtype=ctx.dtype)
         return dx, dw

@@ -2,9 +2,9 @@
 
     python benchmarks/arm_loops.py
 
-The kernels are compiled for aarch64, the loop over inputs of each product is cut out of the
-disassembly, and `llvm-mca` says how many cycles a round takes with all data in the first-level cache. Needs a
-compiler for aarch64 (Debian: g++-aarch64-linux-gnu) and LLVM's tools, 17 or newer (Debian: llvm-19).
+The kernels are compiled for aarch64, the loop over inputs of each product is cut out of the disassembly, and
+`llvm-mca` estimates how many cycles an iteration takes with all data in the L1 cache. Needs a compiler for
+aarch64 (Debian: g++-aarch64-linux-gnu) and LLVM's tools, 17 or newer (Debian: llvm-19).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from clearhead.base.compiler import ENGINE, FLAGS, INSTRUCTION_SETS
 
 COMPILER = "aarch64-linux-gnu-g++"
-PRODUCTS = {"fmla": 4, "smull": 8, "smlal2": 8, "sdot": 16, "smmla": 32}  # that one instruction makes
+PRODUCTS = {"fmla": 4, "smull": 8, "smlal2": 8, "sdot": 16, "smmla": 32}  # multiply-adds per instruction
 PROCESSORS = {  # of each set, as LLVM names them
     "neon": ("cortex-a55", "cortex-a72"),
     "neon_dotprod": ("cortex-a55", "neoverse-n1", "apple-m1"),

@@ -1,8 +1,9 @@
-"""Attention under a causal window, beside causal attention without one: milliseconds, and how they compare.
+"""Attention with a causal window, compared with causal attention without one: milliseconds and ratios.
 
-The kernel is what `auto` chooses. "Share" is the share of (query, key) pairs that the window leaves of causal
-attention's: a window that cost exactly its share of the FLOPs would have "time / share" 1. Best of several
-rounds, contenders in turn. On a GPU, peak memory beyond the inputs as well.
+The kernel is the one that `auto` chooses. "Share" is the fraction of causal attention's (query, key) pairs
+that the window keeps: a window that cost exactly its share of the FLOPs would have "time / share" 1. Times
+are the best of several rounds, with contenders in turn. On a GPU it also reports the peak memory beyond the
+inputs.
 
     python benchmarks/attention.py --threads 2
     python benchmarks/attention.py --cases 65536:512 --heads 1 --rounds 2
@@ -25,8 +26,8 @@ from clearhead.nn.attention import attend
 from clearhead.nn.attention.masks import Causal, Mask, Window
 
 HEAD = 64  # dimensions of a head
-CALLS = 10  # of a round on a GPU
-# tokens of a row : positions a window reaches back
+CALLS = 10  # per round on a GPU
+# tokens per row : positions a window reaches back
 CASES = ("512:64", "1024:64", "1024:256", "2048:128", "2048:512", "4096:256", "8192:512", "16384:512")
 
 

@@ -1,16 +1,16 @@
-"""Two trees of this repository side by side: do they learn and write the same, and which is faster?
+"""Compare two trees of this repository: do they learn and write the same, and which is faster?
 
     python benchmarks/before_after.py BEFORE [AFTER] [--results] [--speed] [--rounds 10] [--only REGEX]
                                       [--markdown FILE]
 
-BEFORE and AFTER are checkouts, such as `git worktree add ../before COMMIT`; AFTER is this one unless told.
+BEFORE and AFTER are checkouts, such as `git worktree add ../before COMMIT`; AFTER defaults to this one.
 
 `--results` trains every task for a few steps on made-up text with explicit settings (CPU, float32) and
 compares all losses of the logs and the bytes of the weights, then writes texts with every search, by PyTorch
 and by the C++ engine, and compares these. `--speed` has both trees decode (as `decode.py` does) and train
-(as `training.py` does) in processes of their own, which are visited in turn; the table gives the median of
-the rounds' ratios, before ÷ after: above 1, the tree AFTER is faster. Without either, both are done.
-`--markdown` writes the speeds as a table into a file as well, row by row.
+(as `training.py` does) in separate processes, which take turns; the table gives the median of the rounds'
+ratios, before ÷ after: above 1, the tree AFTER is faster. Without either option, both are done. `--markdown`
+also writes the speeds as a table into a file, row by row.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def clearhead(tree: Path, *words: str, given: str = "") -> str:
     return done.stdout
 
 
-# -- the same results ---------------------------------------------------------------------------------
+# -- equal results -------------------------------------------------------------------------------------
 
 
 def sentences(count: int) -> list[str]:

@@ -2,13 +2,14 @@
 
     python benchmarks/corpus.py [--pairs 10000000] [--steps 20] [--folder FOLDER] [-- --set A.B=C …]
 
-Writes two text files of made-up sentences of everyday lengths, runs `clearhead train` on them in a process of
-its own, with few steps of a small model, and tells what each phase of it took. Memory is what Linux counts as
-the process's own greatest extent (VmHWM), set back at the start of each phase. What stands behind `--` is
-handed on to `clearhead train`. Needs Linux and, for ten million pairs, 6 GB of disk. Exit status 1: the run
-needed 2 GB or more.
+Writes two text files of made-up sentences of everyday lengths, runs `clearhead train` on them in a separate
+process, with few steps of a small model, and reports what each phase of it took. Memory is the peak resident
+set that Linux records for the process (VmHWM), reset at the start of each phase. Arguments after `--` go to
+`clearhead train`. Needs Linux and, for ten million pairs, 6 GB of disk. Exit status 1: the run needed 2 GB or
+more.
 
-Knows nothing about how the trainer works inside: phases are told apart by the files it opens and leaves.
+Knows nothing about how the trainer works inside: it detects phases by the files that the trainer opens and
+writes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from clearhead.base.device import name_of_cpu
 
 LIMIT = 2e9  # bytes
 LOOK_EVERY = 0.05  # seconds
-WORDS = 200_000  # different ones in each language
+WORDS = 200_000  # distinct words in each language
 CHUNK = 50_000  # sentences made at a time
 # a small model and small held-out sets: their memory and time do not grow with the corpus
 SETTINGS = {
@@ -92,7 +93,7 @@ class Phase:
     name: str
     over: Callable[[], bool]
     seconds: float = 0.0
-    work: float = 0.0  # seconds of processor time, all threads together
+    work: float = 0.0  # seconds of processor time, over all threads
     peak: int = 0  # bytes
 
 
@@ -163,7 +164,7 @@ class Watcher:
             for handle in (folder / "fd").iterdir():
                 if os.readlink(handle) == str(self.source):
                     return int((folder / "fdinfo" / handle.name).read_text().split()[1])
-        except OSError:  # closed while we looked
+        except OSError:  # closed meanwhile
             pass
         return None
 
@@ -186,7 +187,7 @@ def train(folder: Path, files: tuple[Path, Path], steps: int, extra: list[str]) 
     if status != 0:
         text = (folder / "output.txt").read_text(encoding="utf-8", errors="replace")
         raise SystemExit(f"clearhead train failed with status {status}:\n{text[-4000:]}")
-    # the greatest extent of the process, as the system itself kept it
+    # the peak of the process, as recorded by the system
     return watcher.phases, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
 

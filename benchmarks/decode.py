@@ -1,4 +1,4 @@
-"""How fast models write: ours beside CTranslate2, Hugging Face and every other toolkit that is installed.
+"""How fast models write: ours compared with CTranslate2, Hugging Face and every other toolkit installed.
 
     python benchmarks/decode.py [--rounds 5] [--threads N] [--peers FOLDER] [--only REGEX] [--cases REGEX]
     python benchmarks/decode.py --gpt2                      # a decoder with 124 million weights
@@ -7,24 +7,24 @@
     python benchmarks/decode.py --device cuda               # bf16 on a GPU
     python benchmarks/decode.py --instruction-set avx2      # as on a processor that has no more
 
-Translators are of the size of the Transformer base, with random weights; ours, CTranslate2's and Hugging
-Face's are the same ones, exported, so that the table can say whose tokens are ours. Sources have 25 tokens
-and the end symbol, and exactly 32 tokens are written (a decoder is given 64 and writes 64; on a GPU 32, 64):
-the end symbol is ruled out and the length limited. Ours then takes one step more, for the probability of the
-end symbol, which the peers leave out, so that with a beam another text may win. Each contender is a process
-of its own; all are started and warmed up, then visited in a new random order each round. A visit is several
-runs, the first of them unmeasured where it is short. The tables give medians, best runs, and the high-water
-mark of memory, set back before each run. Compare inside one run only, on a machine that does nothing else.
+Translators have the size of the Transformer base, with random weights; ours, CTranslate2's and Hugging Face's
+are the same ones, exported, so that the table can say whose tokens equal ours. Sources have 25 tokens and the
+end symbol, and exactly 32 tokens are written (a decoder gets 64 and writes 64; on a GPU 32, 64): the end
+symbol is ruled out and the length limited. Ours then takes one more step, for the probability of the end
+symbol, which the peers leave out, so with a beam another text may win. Each contender is a separate process;
+all are started and warmed up, then visited in a new random order each round. A visit is several runs; the
+first is not measured if runs are short. The tables give medians, best runs, and peak memory, reset before
+each run. Compare only within one run, on an otherwise idle machine.
 
-`--file` has each contender translate the lines of a file with beam 5, tokenisation included; the peers try
-several ways of batching on a part of it first and take their fastest. `--first` and the column "from start"
-take the time from the start of a fresh process to its end; ours is then the command `clearhead translate`.
+`--file` has each contender translate the lines of a file with beam 5, tokenisation included; the peers first
+try several ways of batching on a part of it and use their fastest. `--first` and the column "from start"
+measure the time from the start of a fresh process to its end; ours is then the command `clearhead translate`.
 
-CTranslate2 and Hugging Face are taken from the environment that runs this. `--peers FOLDER` adds toolkits
-that need environments of their own: `FOLDER/sockeye`, `fairseq`, `onmt` and `joey` are virtual environments,
-and `FOLDER/workers/sockeye_.py`, `fairseq_.py`, `onmt_.py` and `joey.py` scripts, run with FOLDER on their
-path, that build a model of the same shape and speak the lines of `decode_peers/wire.py`. `--models FOLDER`
-keeps the exported models for the next time; `--quick` only shows that everything runs.
+CTranslate2 and Hugging Face come from the environment that runs this. `--peers FOLDER` adds toolkits that
+need separate environments: `FOLDER/sockeye`, `fairseq`, `onmt` and `joey` are virtual environments, and
+`FOLDER/workers/sockeye_.py`, `fairseq_.py`, `onmt_.py` and `joey.py` scripts, run with FOLDER on their path,
+that build a model of the same shape and speak the protocol of `decode_peers/wire.py`. `--models FOLDER` keeps
+the exported models for the next time; `--quick` only shows that everything runs.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def file(options: argparse.Namespace, folder: Path) -> list[str]:
     job = Job(
         "text", "", "", device=options.device, threads=options.threads, source=str(source), beam=options.beam
     )
-    # a cache of fixed size would be compiled anew for each shape, so that contender stays away
+    # a cache of fixed size would be recompiled for each shape, so that contender is left out
     kinds = who.GPU[:2] if options.device == "cuda" else [who.EARLY, *who.CPU[:-1]]
     found = chosen(who.own(kinds, job, folder, options.bundle.resolve()), options.only)
     measured = compare(found, ("file",), pace_of(options), options.timeout, folder)

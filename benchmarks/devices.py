@@ -1,7 +1,7 @@
-"""What this machine computes at best, beside the row of the planner's table that runs are sized with.
+"""This machine's peak performance, compared with the row of the planner's table that runs are sized by.
 
 Products of float32 matrices 768 wide, and copies of 32 MiB, for 1, 2, 4, … threads: the best of many rounds,
-so that another program's turn on a core does not count. A new kind of processor is a row of `CORES` in
+so that interruptions by other programs do not count. A new kind of processor is a row of `CORES` in
 `src/clearhead/planner/devices.py`: its figures with 1 thread. Run: `python benchmarks/devices.py`
 """
 

@@ -1,10 +1,10 @@
-"""How fast models with experts train, beside the dense model that does as much work for a token.
+"""How fast models with experts train, compared with a dense model of the same work per token.
 
     python benchmarks/experts.py [--recipe recipes/experts.toml] [--device cuda] [--rounds 5] [--steps 20]
 
 The members are those of a recipe's table `compare`, built with its sizes and trained on random tokens: a
 whole step each time, as our trainer takes it (recorded on a GPU). Rounds visit every member once, in a new
-order; the table gives medians, tokens a second, the ratio to the first member (below 1: slower), and the
+order; the table gives medians, tokens per second, the ratio to the first member (below 1: slower), and the
 share of this machine's ceiling for matrix products, measured in the same run. Random tokens spread over the
 experts about as evenly as balanced ones do.
 """

@@ -1,13 +1,13 @@
-"""How long a reader of the explorer waits: every view's question, and the page's first paint.
+"""How long a user of the explorer waits: every view's question, and the page's first paint.
 
     python benchmarks/explorer.py [BUNDLE] [--rounds 5] [--warm 5] [--tokens 20]
 
-Each round starts a `clearhead explore` of its own process with the bundle (without one the demonstration's,
-trained first where there is none) and asks every question in a new random order. *Cold* is the first time:
-each question has a sentence of its own, so that nothing that another one has computed helps it. *Warm* is the
-same question again. The sentences have so many tokens each, the end symbol included, and are read with one
-thread for each core. First paint is what Chromium measures (first-contentful-paint) on a page that it has
-never seen; *drawn* is when the first view stands there. Compare on a machine that does nothing else.
+Each round starts a separate `clearhead explore` process with the bundle (by default the demonstration's,
+trained first if there is none) and asks every question in a new random order. *Cold* is the first time: each
+question has its own sentence, so nothing computed for another one helps it. *Warm* is the same question
+again. The sentences have the given number of tokens, including the end symbol, and are read with one thread
+per core. First paint is what Chromium measures (first-contentful-paint) on a page that it has never seen;
+*drawn* is when the first view is complete. Compare on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 import torch
 
-# the tests' own way to start an explorer and a browser
+# starts an explorer and a browser as the tests do
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "browser"))
 
 from driving import browser, explorer, lacking
@@ -92,7 +92,7 @@ def sentences(folder: Path, tokens: int) -> Iterator[str]:
     assert len(words) > 5, "this bundle's tokenizer cuts common English words: give another one"
     chance = random.Random(0)
     while True:
-        yield " ".join(chance.choices(words, k=tokens - 1))  # and the end symbol
+        yield " ".join(chance.choices(words, k=tokens - 1))  # plus the end symbol
 
 
 def milliseconds(ask: Ask) -> float:
@@ -106,7 +106,7 @@ def asked(folder: Path, rounds: int, again: int, tokens: int) -> dict[str, tuple
     times: dict[str, tuple[list[float], list[float]]] = {}
     for _ in range(rounds):
         with explorer(folder) as home, httpx.Client(base_url=home, timeout=120) as client:
-            client.get("/api/models").raise_for_status()  # as every page does before anything else
+            client.get("/api/models").raise_for_status()  # as every page does first
             found = list(questions(client, sentences(folder, tokens)).items())
             for name, _ in found:
                 times.setdefault(name, ([], []))

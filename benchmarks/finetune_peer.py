@@ -1,15 +1,15 @@
-"""The fine-tuning of `recipes/sst2-from-minilm.toml` and `cola-from-minilm.toml`, written with transformers.
+"""The fine-tuning of `recipes/sst2-from-minilm.toml` and `cola-from-minilm.toml`, with transformers.
 
     python benchmarks/finetune_peer.py sst2 --data DATA --seeds 1 2 3
     python benchmarks/finetune_peer.py cola --data DATA --seeds 1 2 3
     python benchmarks/finetune_peer.py sst2-1000 --data DATA --rate 5e-5 --passes 4 --rows 32
 
-Same weights, same texts, same head (the mean of all tokens, dropout, one linear layer), same passes, rate,
+Same weights, same texts, same head (the mean of all tokens, dropout, one linear layer), same epochs, rate,
 warm-up and weight decay, and batches of as many texts as ours hold on average; `--rate`, `--passes` and
-`--rows` take others. It is judged as ours is: the weights that were best on the validation set are scored on
-the test set. `sst2-1000` has the first 1,000 whole sentences and is judged by its last weights, because a
+`--rows` override these. It is judged like ours: the weights that were best on the validation set are scored
+on the test set. `sst2-1000` has the first 1,000 whole sentences and is judged by its last weights, because a
 validation set of 872 would be worth as much as the sentences it learns from. Prints a line of JSON for each
-seed, to be read beside those of `recipes/run.py`.
+seed, to compare with those of `recipes/run.py`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Set(NamedTuple):
     test: str
     text: str
     passes: float
-    rows: int  # texts of a batch
+    rows: int  # texts per batch
     metric: str
     first: int | None = None  # only so many of the training texts are read, and the last weights count
 

@@ -1,10 +1,10 @@
-"""Is a model that starts from another one ever worse than one from scratch? `--from` on corpora nobody tuned.
+"""Is a fine-tuned model ever worse than one trained from scratch? `--from` on corpora that nobody tuned for.
 
     OMP_NUM_THREADS=1 python benchmarks/from_or_scratch.py --data DATA --out runs/from [--only names czech]
 
-A base is trained by plain `clearhead train` within a few minutes. Then the task is trained with `--from` that
-base and without it, with no other option than a seed, and `clearhead evaluate` measures both on lines that no
-run has seen. Prints a table in Markdown; runs that are there already are not trained again.
+Plain `clearhead train` trains a base within a few minutes. Then the task is trained with `--from` that base
+and without it, with no other option than a seed, and `clearhead evaluate` measures both on lines that no run
+has seen. Prints a table in Markdown; existing runs are not trained again.
 
     names     letters of given names, from a model of the characters of Shakespeare's plays
     czech     English → Czech captions from 1,000 pairs, from a translator of other captions into German
@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-NAMES, HELD_OUT = 8000, 3000  # how many names there are to learn from, and to be measured on
+NAMES, HELD_OUT = 8000, 3000  # names to train on, and to test on
 
 
 Arguments = tuple[str, ...]  # of a command

@@ -3,10 +3,11 @@
     python benchmarks/growth.py [--device cuda] [--most 131072] [--only length width …] [--rounds 3]
 
 A decoder's step (forward, loss, backward, update) as our trainer takes it, with one quantity doubled again
-and again and the others held. Time is that of the fastest round, on a CPU in processor time. Memory is the
-peak beyond weights and optimiser on a GPU, and what the backward pass keeps elsewhere (there the n×n mask of
-padded rows is in it, once for all layers). The exponent is the slope of a straight line through the
-logarithms of the last half of the points, where fixed costs weigh least; beside it stands what theory says:
+and again and the others fixed. Time is that of the fastest round, on a CPU in processor time. Memory is the
+peak beyond weights and optimiser on a GPU, and what is saved for the backward pass elsewhere (which there
+includes the n×n mask of padded rows, once for all layers). The exponent is the slope of a straight line
+through the logarithms of the last half of the points, where fixed costs matter least, next to what theory
+predicts:
 
     length       time 1 from products, 2 from attention      memory 1, as no matrix of scores is made
     width        time 2 from products                        memory 1 from activations
@@ -15,8 +16,8 @@ logarithms of the last half of the points, where fixed costs weigh least; beside
     vocabulary   time 1 from projection and loss             memory 0 on a GPU, 1 elsewhere
     ranks        time −1, each rank taking its share         memory −1 from activations
 
-Ranks are processes on a CPU that share one update and add its gradients up (gloo); their time is that of the
-slowest of them. Compare inside one run only.
+Ranks are processes on a CPU that share one update and all-reduce its gradients (gloo); their time is that of
+the slowest. Compare only within one run.
 """
 
 from __future__ import annotations

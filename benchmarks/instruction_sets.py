@@ -3,8 +3,8 @@
     python benchmarks/instruction_sets.py [--rounds 3] [--sets REGEX] [--batches 1,16] [--layers 6]
 
 A translator of the size of the Transformer base with random weights, one thread, sources of 25 tokens,
-greedy. Tokens for each second of that thread's own time, the best of several rounds in which the formats take
-turns: it matters little who else uses the machine. `CPU_ORDER` in `decoding/number_formats.py` follows from
+greedy. Tokens per second of that thread's CPU time, the best of several rounds in which the formats take
+turns, so other load on the machine matters little. `CPU_ORDER` in `decoding/number_formats.py` follows from
 this table.
 """
 

@@ -1,11 +1,11 @@
-"""How fast the models are beside their peers: the same shapes, one process, visited in turn.
+"""How fast our models are compared with their peers: the same shapes, one process, visited in turn.
 
     python benchmarks/models.py [--device cuda] [--rounds 7] [--compile] [--batch 64]
 
 Each case is a forward and backward pass of one architecture: ours, PyTorch's own `nn.Transformer`
 modules, and Hugging Face's model of that kind with its fused attention. All have the same widths and
 depths, random weights, no dropout. Rounds visit every contender once, in a new order; the table gives
-medians and the ratio to ours (above 1: ours is faster). Compare inside one run only.
+medians and the ratio to ours (above 1: ours is faster). Compare only within one run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from clearhead.nn.tokens import pack
 
 try:
     import transformers
-except ImportError:  # the comparison then does without Hugging Face
+except ImportError:  # the comparison then leaves out Hugging Face
     transformers = None
 
 Work = Callable[[], Tensor]

@@ -1,8 +1,8 @@
-"""How long the toolkit takes to start, beside what it cannot avoid: torch and Python themselves.
+"""How long the toolkit takes to start, compared with what it cannot avoid: torch and Python themselves.
 
-Every measurement is a fresh process. The kinds are run in turn, round after
-round, so that a slow moment of the machine falls on all of them alike, and the
-median of each is shown. Run: `python benchmarks/startup.py [ROUNDS]`
+Every measurement is a fresh process. The kinds run in turn, round after round,
+so that a slow moment of the machine affects all of them alike, and the median of
+each is shown. Run: `python benchmarks/startup.py [ROUNDS]`
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KINDS = {
     "import clearhead, then an attention": ["-c", "import clearhead; clearhead.MultiHeadAttention"],
     "clearhead --help": ["-m", "clearhead", "--help"],
 }
-HELP_LIMIT = 0.5  # seconds; what a person still feels as at once
+HELP_LIMIT = 0.5  # seconds; what still feels instant
 
 
 def seconds(arguments: list[str]) -> float:

@@ -1,12 +1,12 @@
-"""How long from starting the command to a scored translator: `clearhead train` by the clock on the wall.
+"""How long from starting the command to a scored translator: `clearhead train` by wall-clock time.
 
     python benchmarks/time_to_quality.py --data DATA [--recipe multi30k-en-de-fast] [--seeds 1 2 3]
 
-Each run is a process of its own that starts cold: nothing that an earlier one compiled or tokenised is there.
-Counted is all of it, from the first import on: reading, tokenizer, kernels, recording of CUDA graphs,
+Each run is a separate process that starts cold, without anything that an earlier one compiled or tokenised.
+It counts everything from the first import on: reading, tokenizer, kernels, recording of CUDA graphs,
 training, validation, the search for the test set's translations. The table gives the seconds until the test
-set was scored and those until the command came back (it still draws curves and measures number formats), the
-seconds of them that were training, and the score of the test set.
+set was scored and until the command returned (it still draws curves and measures number formats), the
+training time among them, and the score of the test set.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Run(NamedTuple):
 def run(recipe: str, seed: int, data: Path) -> Run:
     """One run in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        # Triton, torch.compile and we keep what was compiled: an empty folder makes all begin anew
+        # Triton, torch.compile and clearhead cache what they compile: with an empty folder all start over
         names = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME")
         cold = {name: f"{folder}/{name}" for name in names}
         command = [sys.executable, "-m", "clearhead", "train", "--recipe", str(RECIPES / f"{recipe}.toml")]

@@ -1,29 +1,28 @@
-"""How fast models train: our step beside plain loops around PyTorch's and Hugging Face's models.
+"""How fast models train: our step compared with plain loops around PyTorch's and Hugging Face's models.
 
     python benchmarks/training.py [--size small|base|big|gpt2 …] [--lengths KIND …] [--also SIZE:KIND …]
                                   [--data DATA] [--compile] [--without REGEX] [--limit 240] [--device cuda]
                                   [--steps 20] [--rounds 3] [--tokens N] [--width 128] [--layers 4]
                                   [--vocabulary 10000] [--dropout 0.1]
 
-A whole step each time: batch to the device, forward, label-smoothed loss, backward, gradients clipped, fused
+A whole step each time: batch to the device, forward, label-smoothed loss, backward, gradient clipping, fused
 Adam at a new rate. The peers' loops are what a careful user writes by hand: bf16 by autocast (on a CPU that
-multiplies bf16, and float32 beside it), no waiting for the device; with `--compile` each stands there
-compiled, too, its loss included: anew for the one shape of uniform lengths and of `gpt2`, once for all shapes
-elsewhere. All have the same widths, depths, norms and dropouts (x-transformers has no dropout behind its
-sub-layers), tied embeddings, random weights. `small`, `base` and `big` are translators, `gpt2` is the 124M
-decoder on full rows of 1,024. On a GPU ours runs as it trains by default there: recorded, on packed batches
-of the same corpus; besides, on the padded batches of few fixed shapes that all others see. Lengths are
-`made-up` (about 14 tokens a side), `uniform` (sources of 32 to 64, targets of 64), those of a corpus in DATA
-(`multi30k`, `tatoeba`), word by word, or those in a file that `--save-lengths FILE` wrote.
+multiplies bf16, and also float32), no waiting for the device; `--compile` adds each one compiled, its loss
+included: for the one shape of uniform lengths and of `gpt2`, with dynamic shapes elsewhere. All have the same
+widths, depths, norms and dropouts (x-transformers has no dropout after its sub-layers), tied embeddings,
+random weights. `small`, `base` and `big` are translators, `gpt2` is the 124M decoder on full rows of 1,024.
+On a GPU ours runs as it trains by default there: recorded, on packed batches of the same corpus; and also on
+the padded batches of few fixed shapes that all others get. Lengths are `made-up` (about 14 tokens per side),
+`uniform` (sources of 32 to 64, targets of 64), those of a corpus in DATA (`multi30k`, `tatoeba`), word by
+word, or those in a file that `--save-lengths FILE` wrote.
 
 Rounds visit every contender once, in a new order, over all its batches; the table gives medians, real target
-tokens a second (no padding), the ratio to ours (above 1: ours is faster), the share of this machine's ceiling
-for matrix products (measured in the same run) that the real tokens' FLOPs are, the memory that a contender
-needs, and the seconds of its first step. A contender that is not ready after `--limit` seconds is left out.
-A run fails if ours takes an attention kernel that was built for older GPUs. Compare inside one run only.
-Several sizes or lengths get ready side by side, in processes of their own, and are then timed one after the
-other. Where others use the machine as well, `--work` with OMP_NUM_THREADS=1 counts processor time instead of
-the clock's.
+tokens per second (no padding), the ratio to ours (above 1: ours is faster), the FLOPs of the real tokens as a
+share of this machine's ceiling for matrix products (measured in the same run), the memory that a contender
+needs, and the seconds of its first step. A contender that is not ready after `--limit` seconds is left out. A
+run fails if ours uses an attention kernel that was built for older GPUs. Compare only within one run. Several
+sizes or lengths get ready in parallel, in separate processes, and are then timed one after the other. On a
+shared machine, `--work` with OMP_NUM_THREADS=1 measures processor time instead of wall-clock time.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ from clearhead.training.optimiser import OptimiserConfig, build_optimiser
 from clearhead.training.step import Precision, Stepper
 
 PACKED = ("clearhead", "clearhead, not recorded", "clearhead, compiled")  # of those on a GPU
-AGAIN = 3.0  # seconds until a contender that found no memory tries again
+AGAIN = 3.0  # seconds until a contender that ran out of memory tries again
 Clock = Callable[[], float]
 
 SIZES = {
@@ -181,7 +180,7 @@ def begin(make: Callable[[], Work], given: Sequence[Batch], gpu: bool) -> Begun:
     for batch in given:
         work(batch)
     memory = torch.cuda.max_memory_allocated() - before if gpu else 0
-    if gpu:  # for whoever gets ready beside us
+    if gpu:  # for contenders that get ready in parallel
         torch.cuda.empty_cache()
     return Begun(work, given, first, memory)
 
@@ -311,7 +310,7 @@ def compare(options: argparse.Namespace, kind: str, lengths: str, turns: Turns |
         times = measure(begun, options.rounds, clock, gpu)
         report(begun, times, our_config(size), most)
         begun.clear()
-        if gpu:  # whoever comes next needs the memory
+        if gpu:  # the next one needs the memory
             gc.collect()
             torch.cuda.empty_cache()
 
@@ -369,7 +368,7 @@ def main() -> None:
         one.start()
     while any(one.is_alive() for one in running):
         time.sleep(0.2)
-        if any(one.exitcode for one in running):  # nobody is to wait for one that has died
+        if any(one.exitcode for one in running):  # none may wait for one that has died
             turns.ready.abort()
     if any(one.exitcode for one in running):
         raise SystemExit("Not every comparison came to its end.")

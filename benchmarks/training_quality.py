@@ -1,4 +1,4 @@
-"""Does a way of training change what is learnt? The same runs several ways, over several seeds.
+"""Does a variant of training change what is learned? The same runs in several variants, over several seeds.
 
     python benchmarks/training_quality.py formats  --data DATA   float32 and bf16
     python benchmarks/training_quality.py switches --data DATA   each switch of GPU training on and off
@@ -9,15 +9,15 @@
             [--seeds 1 2 3] [--steps N] [--only REGEX] [--jobs 1] [--minutes M] [--device auto]
             [--set model.width=256 …]
 
-DATA is the folder with `multi30k/`, `tatoeba-en-fr/` and `tiny-shakespeare/`. Every run is what
-`clearhead train` does, in a process of its own. The tables give the validation loss after the last step (the
-lowest of the run for `muon`), and how far it is from that of the first row with the same seed; `passes` gives
-the test set's BLEU. `--jobs` runs go on side by side, and after `--minutes` those that are left are given up.
+DATA is the folder with `multi30k/`, `tatoeba-en-fr/` and `tiny-shakespeare/`. Every run is what `clearhead
+train` does, in a separate process. The tables give the validation loss after the last step (the lowest of the
+run for `muon`), and how far it is from that of the first row with the same seed; `passes` gives the test
+set's BLEU. `--jobs` runs at a time go in parallel, and after `--minutes` the remaining ones are skipped.
 Nothing here depends on the clock; the seconds are for information only.
 
 `passes` trains with the model and the steps that `clearhead train` plans for two AVX-512 cores and 40
-minutes, in float32 and in bf16, wherever it is computed: on a GPU only the batches' shapes are fixed, so that
-steps can be recorded.
+minutes, in float32 and in bf16, on any device: on a GPU only the batches' shapes are fixed, so that steps can
+be recorded.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from typing import Any
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 DROPOUT = 0.1
-FEWER = 0.8  # of Adam's steps, that Muon must do with
+FEWER = 0.8  # of Adam's steps, with which Muon must manage
 CORES = 2
 
 
@@ -51,7 +51,7 @@ class Run:
 
     table: str
     name: str
-    settings: dict[str, Any]  # by their paths
+    settings: dict[str, Any]  # by path
     variant: str = ""  # of `_training_variants`
     recipe: str | None = None
     seed: int = 1
@@ -184,7 +184,7 @@ def longest_third(data: Path, folder: Path) -> Path:
     return out
 
 
-# -- a run, in a process of its own --------------------------------------------------------------------------
+# -- a run, in a separate process ----------------------------------------------------------------------------
 
 
 def trained(run: Run, options: argparse.Namespace) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def work(job: Path) -> dict[str, Any]:
         said, facts = planned(said, run["plan"], run["minutes"], run["device"])
         figure = "scoring its test set"
         ending.FIGURES = {figure: ending.FIGURES[figure]}
-    else:  # the validation loss after the last step is all that is asked for
+    else:  # only the validation loss after the last step is needed
         said["data"].pop("test", None)
         said["validation"] = {"every": said["steps"], "patience": None, **said.get("validation", {})}
         said["validation"] |= {"decode": 0, "metric": "loss"}

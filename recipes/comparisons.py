@@ -3,8 +3,8 @@
     clearhead compare --recipe recipes/architectures.toml --data DATA --out runs/architectures
     python recipes/run.py --take runs/architectures
 
-keeps the figures of each run in `recipes/comparisons.json`: one run a line, so that a change is seen as one.
-Speeds and memory stay in the comparison's own page, since runs often share their machine.
+stores the figures of each run in `recipes/comparisons.json`, one run per line, so that a change is one line
+of a diff. Speeds and memory stay in the comparison's own page, since runs often share their machine.
 """
 
 from __future__ import annotations

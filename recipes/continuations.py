@@ -3,8 +3,8 @@
     python recipes/continuations.py DATA
 
 reads DATA/tiny-shakespeare/input.txt.gz and writes DATA/continuations/{train,validation,test}.tsv, for
-`which-shakespeare.toml`: a decoder reads a pair in one row, an encoder-decoder on both sides, and both are
-asked for the same characters. The last tenth of the text is held out, its first half for validation. A line
+`which-shakespeare.toml`: a decoder reads a pair in one row, an encoder-decoder on both sides, and both
+predict the same characters. The last tenth of the text is held out, its first half for validation. A line
 break is written as ¶, since a line of a file is one example.
 """
 

@@ -1,12 +1,12 @@
-"""Write ListOps: nested operations on digits, and the digit that each comes to.
+"""Write ListOps: nested operations on digits, and the digit that each evaluates to.
 
     python recipes/listops.py DATA
     python recipes/listops.py DATA --shortest 100 --longest 400 --train 20000
 
 writes DATA/listops/{train,validation,test}.tsv for `attention-listops.toml`. An expression is a list such as
-`[MAX 2 9 [MIN 4 7 ] 0 ]`, one token between two spaces; operations are MIN, MAX, MED (the median, rounded
-down) and SM (the sum modulo 10). Whoever reads it must know where each list begins and ends, over hundreds
-of tokens. Sizes are those of the Long Range Arena: 500 to 2,000 tokens, ten arguments and ten levels at most,
+`[MAX 2 9 [MIN 4 7 ] 0 ]`, with tokens separated by spaces; operations are MIN, MAX, MED (the median, rounded
+down) and SM (the sum modulo 10). A reader must know where each list begins and ends, over hundreds of tokens.
+Sizes are those of the Long Range Arena: 500 to 2,000 tokens, ten arguments and ten levels at most,
 96,000 + 2,000 + 2,000 expressions. No expression occurs twice, and the same seed writes the same files.
 """
 
@@ -29,7 +29,7 @@ OPERATIONS: dict[str, Callable[[Sequence[int]], int]] = {
 }
 SMALLEST = 4  # tokens of a list: the operation, two digits and the bracket
 PARTS = {"train": 96_000, "validation": 2_000, "test": 2_000}
-TRIES = 1000  # expressions that may be thrown away for one that is kept
+TRIES = 1000  # expressions that may be rejected for one that is kept
 
 
 def expression(chance: random.Random, tokens: int, depth: int, arguments: int) -> tuple[list[str], int]:

@@ -1,4 +1,4 @@
-"""What each recipe is measured by, and what others have measured: one row a recipe.
+"""The metric of each recipe, and what others have measured: one entry per recipe.
 
 Knows nothing about training; `run.py` does the work, `table.py` shows it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Test = tuple[str, str, str]  # what it is called, its sources, its targets
+Test = tuple[str, str, str]  # its name, its sources, its targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +18,8 @@ class Measure:
     figure: str  # the metric that is compared, by its name in an evaluation
     published: str  # what others report, and with what
     beside: tuple[str, ...] = ()  # further metrics
-    more_tests: tuple[Test, ...] = ()  # beside the recipe's own test set
-    on_validation: str | None = None  # judged by this value of the validation set, where there is no test set
+    more_tests: tuple[Test, ...] = ()  # besides the recipe's own test set
+    on_validation: str | None = None  # judged by this value of the validation set, if there is no test set
     toy: str | None = None  # the corpus that `toy.py` writes for it
     base: str | None = None  # what it starts from: another recipe, or MINILM
     first: int | None = None  # only so many of the first lines of its training files are read

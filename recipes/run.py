@@ -2,16 +2,16 @@
 
     python recipes/run.py multi30k-en-de --data DATA --seeds 1 2 3
     python recipes/run.py copy reverse sort phrasebook      # these write their own data
-    python recipes/run.py multi30k-en-fr-from-tatoeba --data DATA      # trains its base first, if need be
+    python recipes/run.py multi30k-en-fr-from-tatoeba --data DATA      # trains its base first if needed
     python recipes/run.py sst2-1000-from-minilm --data DATA --scratch  # the same without its base
     python recipes/run.py --all --data DATA
-    python recipes/run.py --merge other.json                # take in what another machine measured
+    python recipes/run.py --merge other.json                # add what another machine measured
     python recipes/run.py --take runs/architectures         # and what `clearhead compare` found there
-    python recipes/run.py --table                           # write the tables of recipes/README.md anew
+    python recipes/run.py --table                           # rewrite the tables of recipes/README.md
 
-What was measured goes into `recipes/results.json`, and from there into the tables
+The measurements go into `recipes/results.json`, and from there into the tables
 of `recipes/README.md`. A run whose settings were changed with `--set`, or that is trained
-without its base, is printed only: it is no longer the recipe.
+without its base, is only printed: it is no longer the recipe.
 """
 
 from __future__ import annotations

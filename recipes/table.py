@@ -1,6 +1,6 @@
 """Measured results as a file, and as the tables of README.md.
 
-Knows nothing about how a figure was found.
+Knows nothing about how a figure was measured.
 """
 
 from __future__ import annotations

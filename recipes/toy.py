@@ -4,8 +4,8 @@
     python recipes/toy.py FOLDER copy sort    # some of them
 
 Each is three files of tab-separated pairs, `train.tsv`, `validation.tsv` and
-`test.tsv`, below FOLDER/toy/NAME. No source occurs twice, so what is tested was
-never trained on. The same seed writes the same files.
+`test.tsv`, under FOLDER/toy/NAME. No source occurs twice, so no test example was
+trained on. The same seed writes the same files.
 """
 
 from __future__ import annotations

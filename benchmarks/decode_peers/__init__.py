@@ -1,1 +1,1 @@
-"""The contenders of `benchmarks/decode.py`, a process each, and what drives, feeds and compares them."""
+"""The contenders of `benchmarks/decode.py`, one process each, and the code that drives and compares them."""

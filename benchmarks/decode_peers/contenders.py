@@ -1,4 +1,4 @@
-"""Who takes part: our own ways to decode and the peers, each with the command that starts its process."""
+"""What is compared: our own engines and the peers, each with the command that starts its process."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Own(NamedTuple):
 
     name: str
     worker: str
-    kind: str  # what the worker is told
+    kind: str  # the worker's setting
     computes: str  # float32, bf16 or int8
-    folder: str  # beside the bundle
+    folder: str  # next to the bundle
     needs: str = "clearhead"
     environment: dict[str, str] = {}  # noqa: RUF012 (never changed)
 
@@ -34,7 +34,7 @@ OURS = [
     Own("clearhead float32", "worker_ours", "float32", "float32", "bundle"),
     Own("clearhead float32, plain PyTorch", "worker_ours", "torch", "float32", "bundle"),
 ]
-# Of a file: a line is done once its beam has ended, as CTranslate2 has it.
+# For a file: a line is done once its beam has ended, as in CTranslate2.
 EARLY = Own("clearhead int8, early stopping", "worker_ours", "int8-early", "int8", "bundle")
 CTRANSLATE2 = [
     Own("CTranslate2 int8", "worker_ctranslate2", "int8", "int8", "ct2-int8", "ctranslate2"),
@@ -63,7 +63,7 @@ GPU = [
 ]
 CPU = [*OURS, *CTRANSLATE2, *HUGGING_FACE]
 
-# Toolkits with environments of their own: name, number format, environment, script and what it is told.
+# Toolkits with separate environments: name, number format, environment, script and its arguments.
 FOREIGN = [
     ("Sockeye int8", "int8", "sockeye", "sockeye_.py", ("translate", "int8")),
     ("Sockeye float32", "float32", "sockeye", "sockeye_.py", ("translate", "float32")),
@@ -114,7 +114,7 @@ def contender(one: Own, job: Job) -> Contender:
     return Contender(one.name, one.computes, command, environment, ours=one.worker == "worker_ours")
 
 
-# How ours is called here → what `clearhead translate` is told
+# Our name here → arguments of `clearhead translate`
 _TOLD = {
     "float32": ("--dtype", "float32", "--way", "native"),
     "bf16": ("--dtype", "bf16", "--way", "native"),

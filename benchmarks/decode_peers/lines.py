@@ -1,7 +1,7 @@
-"""A file of lines through somebody's translator, as a careful user would do it: tokenised, batched, put back.
+"""Translate a file of lines with any translator, as a careful user would: tokenise, batch, restore the order.
 
-What the peers do not bring themselves, and what is tried out before they are measured: the way of batching
-that suits them best on this machine.
+Provides what the peers lack, and finds before they are measured the way of batching that suits them best on
+this machine.
 """
 
 from __future__ import annotations

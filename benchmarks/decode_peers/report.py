@@ -1,6 +1,6 @@
-"""What was measured, as Markdown for docs/performance.md: rates, ratios, memory, and who wrote the same.
+"""The measurements as Markdown for docs/performance.md: rates, ratios, memory, and which outputs agree.
 
-Knows nothing about how it was measured.
+Knows nothing about how they were taken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One model with random weights in every contender's format, so that all of them compute the same.
 
 A translator never stops by itself and never writes padding or the start symbol: a large negative output bias
-sees to that for everybody alike, and texts then have the length that is asked for. Vocabularies are made-up
+ensures that for all contenders alike, and texts then have the requested length. Vocabularies are made-up
 words.
 """
 

@@ -1,11 +1,11 @@
-"""How the driver and the contenders talk: a process each, one line of JSON there and one back.
+"""The protocol between the driver and the contenders: one process each, one line of JSON there and one back.
 
 A worker says `{"ready": true, "cases": […], "info": {…}}` once it is loaded, or `{"ready": false, "error":
-…}`. Then each line `{"case": name}` has it do that case once and answer `{"seconds", "units", "rss"}`: how
-long it took, how many tokens it made, and the high-water mark of its memory in MB, which is set back before.
-It may add `ids` or `texts`, so that what was written can be compared. `{"quit": true}` ends it.
+…}`. Then each line `{"case": name}` makes it run that case once and answer `{"seconds", "units", "rss"}`: the
+time, the number of tokens, and its peak memory in MB, which is reset before. It may add `ids` or `texts`, so
+that outputs can be compared. `{"quit": true}` ends it.
 
-The standard library alone, so that an environment with nothing but one toolkit in it can import this.
+Uses only the standard library, so that an environment with a single toolkit can import it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-FIRST_WORD = 10  # ids below it are special in some vocabulary
-SETTLED = 1.0  # seconds; a shorter run is done once unmeasured first, as its caches have been another's
-ENOUGH, MOST = 0.5, 5  # a visit ends after so many seconds or runs
+FIRST_WORD = 10  # lower ids are special in some vocabulary
+SETTLED = 1.0  # seconds; a shorter run is first done once unmeasured, to warm the caches again
+ENOUGH, MOST = 0.5, 5  # a visit ends after this many seconds or runs
 Answer = dict[str, Any]
 Cases = Mapping[str, Callable[[], Answer]]
 
@@ -56,19 +56,19 @@ class Job:
 
     task: str  # ids: sources of forced length; text: the lines of a file
     folder: str  # the model in the worker's own format
-    bundle: str  # the same as a bundle, whose tokenizers everybody uses
-    kind: str = "float32"  # number format, or another way to run
+    bundle: str  # the same as a bundle, whose tokenizers all contenders use
+    kind: str = "float32"  # number format, or another variant
     device: str = "cpu"
     threads: int = 1
     cases: tuple[str, ...] = ()
     given: int = 25  # tokens given, without the end symbol
-    new: int = 32  # tokens to be written
+    new: int = 32  # tokens to write
     vocabulary: int = 32_000
     source: str = ""  # text: the file
-    beam: int = 1  # text: places of the beam
+    beam: int = 1  # text: beam size
     limit: int | None = None  # text: most tokens written for a line
     once: bool = False  # text: write the lines to standard output and end
-    setting: str = ""  # text: how to batch, if an earlier run has found out what is fastest
+    setting: str = ""  # text: how to batch, if an earlier run has found the fastest way
 
     @classmethod
     def read(cls) -> Job:
@@ -105,7 +105,7 @@ def peak_memory() -> float:
 def reset_peak_memory() -> None:
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:  # not permitted everywhere; the mark is then the process's own
+    except OSError:  # not permitted everywhere; then it is the peak of the whole process
         return
 
 
@@ -194,7 +194,7 @@ class Process:
             assert pipe is not None
             try:
                 pipe.close()
-            except OSError:  # what was left to be written has nobody to read it
+            except OSError:  # nobody is left to read the rest
                 continue
 
     def _tell(self, message: Mapping[str, Any]) -> bool:
@@ -292,8 +292,8 @@ class Pace:
 
     rounds: int = 5
     pause: float = 0.3  # seconds between visits, for idle threads to go to sleep
-    cap: float = 15.0  # seconds; a cell that took so long is left alone from the third round on
-    quick: bool = False  # one run a visit
+    cap: float = 15.0  # seconds; a cell that took this long is skipped from the third round on
+    quick: bool = False  # one run per visit
 
 
 def measure(

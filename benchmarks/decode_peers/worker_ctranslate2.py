@@ -13,7 +13,7 @@ import ctranslate2
 from decode_peers.lines import Translate, Vocabulary, full, put_back, serve_text
 from decode_peers.wire import Answer, Cases, Job, sentences, serve, shape_of
 
-# threads side by side × threads of each, and how large a batch is: one batch on all cores, or a batch a core
+# parallel translators × threads of each, and the batch size: one batch on all cores, or one per core
 SETTINGS = ("all 32 examples", "all 64 examples", "all 2048 tokens", "each 32 examples", "each 2048 tokens")
 
 

@@ -1,7 +1,7 @@
 """Hugging Face transformers as a contender, with a model that `clearhead.interop` exported.
 
-Kinds: `float32` and `bf16`, as the library runs them by itself; `int8`, weights quantised by PyTorch's own
-`quantize_dynamic`; `static`, a cache of fixed size, which on a GPU the library compiles by itself; `compile`,
+Kinds: `float32` and `bf16`, as the library runs them by default; `int8`, weights quantised by PyTorch's own
+`quantize_dynamic`; `static`, a cache of fixed size, which the library compiles by itself on a GPU; `compile`,
 a cache of fixed size and `torch.compile`.
 """
 
@@ -62,7 +62,7 @@ def build_ids(job: Job) -> tuple[Cases, dict[str, Any]]:
     if translates:
         rows = [[*row, model.generation_config.eos_token_id] for row in rows]
     given = torch.tensor(rows, device=job.device)
-    begin = 1 if translates else job.given  # what is returned starts with the start symbol, or the prompt
+    begin = 1 if translates else job.given  # the result starts with the start symbol, or the prompt
     forced = {} if translates else {"min_new_tokens": job.new}
 
     @torch.inference_mode()

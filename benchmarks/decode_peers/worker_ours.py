@@ -1,6 +1,6 @@
 """clearhead as a contender: the engine on made-up ids, or a `Writer` on lines of text.
 
-All that depends on how our decoding is called stands in the first three functions.
+Everything that depends on our decoding's interface is in the first three functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clearhead.decoding.writer import Writer
 from decode_peers.lines import Translate, serve_text
 from decode_peers.wire import Answer, Cases, Job, sentences, serve, shape_of
 
-# How a contender is called here → what a writer is told
+# A contender's name here → arguments of a writer
 KINDS = {
     "float32": {"dtype": "float32", "way": "native"},
     "bf16": {"dtype": "bf16", "way": "native"},
@@ -57,7 +57,7 @@ def build_ids(job: Job) -> tuple[Cases, dict[str, Any]]:
     writer = load_writer(job)
     gpu = job.device.startswith("cuda")
     given = sentences(job.rows(), job.given, job.vocabulary)
-    # A translator of these weights never stops by itself; a decoder has no bias that would see to it.
+    # A translator with these weights never stops by itself; a decoder has no bias that would ensure it.
     shortest = 0 if writer.has_source else job.new
     if writer.has_source:
         given = [[*ids, writer.symbols.stop] for ids in given]

@@ -1,7 +1,7 @@
-"""`clearhead.load`: a model from a folder, whoever wrote it.
+"""`clearhead.load`: a model from a folder, whichever toolkit wrote it.
 
-A bundle of ours is read as it is, a run as far as it has come; a folder of
-another toolkit is translated by `interop` on the way in.
+A bundle of ours is read directly, a run with its progress so far; `interop`
+translates a folder of another toolkit while reading it.
 """
 
 from __future__ import annotations

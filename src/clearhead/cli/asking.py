@@ -1,7 +1,7 @@
-"""What can be asked of decoding on the command line, the same for every command that writes text.
+"""The decoding options of the command line, the same for every command that writes text.
 
-Three groups of options (what to write, from where to where, how to compute), and how they become `Options`.
-An option that would have no effect beside the others is refused, not ignored.
+Three groups of options (what to write, input and output, how to compute), and how they become `Options`. An
+option that would have no effect next to the others is refused, not ignored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _computing = partial(option, panel="Computing")
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What to write; None stands for an option that was not given."""
+    """What to write; None: the option was not given."""
 
     beam: Annotated[
         int | None,
@@ -116,10 +116,10 @@ class Asked:
         int | None, _text("N", "Maximum number of tokens to write.", "--max-length", "--tokens")
     ] = None
 
-    # -- what of it is in force -------------------------------------------------------------------
+    # -- which of them apply ------------------------------------------------------------------------
 
     def for_generating(self) -> Asked:
-        """A language model draws, with a temperature of 0.8, unless something else is asked for."""
+        """A language model samples, with a temperature of 0.8, unless another search is requested."""
         searching = (self.beam or 1) > 1 or self.contrastive is not None
         most = 200 if self.max_length is None else self.max_length
         if searching or self.temperature == 0:
@@ -128,7 +128,7 @@ class Asked:
         return dataclasses.replace(self, sample=True, temperature=warm, max_length=most)
 
     def check(self) -> None:
-        """A sentence for what no bundle could make sense of."""
+        """Raise an error for what no bundle could use."""
         if self.temperature is not None and not self.temperature >= 0:
             raise UserError(f"The temperature must be 0 (greedy) or more, not {self.temperature}.")
         if self.early_stopping is not None and self.early_stopping.lower() not in EARLY:
@@ -137,7 +137,7 @@ class Asked:
             _bias(text)
 
     def _check_search(self, search: Options) -> None:
-        """A sentence for an option that would change nothing beside the search that is asked for."""
+        """Raise an error for an option that has no effect with the requested search."""
         for name in OF_A_BEAM:
             if getattr(self, name) is not None and search.beam == 1:
                 raise UserError(f"{flag(name)} compares the texts of a beam: add --beam 4, say.")
@@ -145,14 +145,14 @@ class Asked:
             raise UserError("--diversity only applies to groups of beams: add --groups.")
         for name in OF_CHANCE:
             candidates = name == "top_k" and search.contrastive
-            cold = self.temperature == 0  # draws from one token, whatever else is asked
+            cold = self.temperature == 0  # draws from a single token, whatever else is set
             if getattr(self, name) is not None and not (search.sample or cold or candidates):
                 raise UserError(f"{flag(name)} changes how tokens are sampled: add --sample.")
 
     def options(self, tokenizer: Tokenizer, continues: bool, own: Options | None = None) -> Options:
-        """These settings, with ids in place of words, over the bundle's `own`.
+        """These settings, with ids in place of words, on top of the bundle's `own`.
 
-        `continues`: the texts go on from prompts.
+        `continues`: the texts continue prompts.
         """
         from clearhead.decoding.defaults import changed  # here, so that --help does not wait for torch
         from clearhead.decoding.options import Options
@@ -184,7 +184,7 @@ class Asked:
         return changed(base, said | wording.settings_of(phrases, tokenizer, continues))
 
     def given(self) -> dict[str, Any]:
-        """The options that are not as they would be by themselves, by their names on the command line."""
+        """The options that differ from their defaults, by their names on the command line."""
         return {
             flag(field.name): getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -194,7 +194,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """From where to where."""
+    """Input and output."""
 
     input: Annotated[
         Path | None, _files("FILE", "Read one text per line from here (plain or gzip) instead of a pipe.")
@@ -232,7 +232,7 @@ class Computing:
     way: Annotated[str, _computing("WAY", "…", "--way", hidden=True)] = "auto"
 
     def writer(self, bundle: Path, *, continues: bool | None = None) -> Writer:
-        """The bundle, ready to write; `continues`: it is to go on from prompts, not to translate."""
+        """The bundle, ready to write; `continues`: it is to continue prompts, not to translate."""
         if self.fast and self.dtype is not None:
             raise UserError("--fast chooses the number format itself: leave out one of --fast and --dtype.")
 
@@ -261,7 +261,7 @@ def flag(name: str) -> str:
 
 
 def _bias(text: str) -> tuple[str, float]:
-    """TOKEN=VALUE; the token may hold an equals sign itself.
+    """TOKEN=VALUE; the token itself may contain an equals sign.
 
     >>> _bias("==-2.5")
     ('=', -2.5)

@@ -70,7 +70,7 @@ def demo(
 
 
 def own_name() -> str:
-    """What to type for this command: its name where the shell finds it, otherwise where it lies.
+    """What to type for this command: its name if the shell finds it, otherwise its path.
 
     `make demo` runs it from an environment that is not activated.
     """

@@ -1,8 +1,8 @@
-"""Where the installed command begins: what must be in place before the first import that takes time.
+"""The entry point of the installed command: what must be in place before the first slow import.
 
-Ctrl-C ends silently with 130 at any moment. While something is being imported an exception could surface
-anywhere inside somebody's module, so the process ends there and then; there is nothing yet to be tidied up.
-Elsewhere it is the usual `KeyboardInterrupt`, which `main` and the commands answer. Knows no command.
+Ctrl-C ends silently with 130 at any moment. During an import an exception could surface anywhere inside
+another module, so the process exits at once; there is nothing to clean up yet. Elsewhere it is the usual
+`KeyboardInterrupt`, which `main` and the commands handle. Knows no command.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-COMMANDS = "clearhead.cli.main"  # where the exception is answered
+COMMANDS = "clearhead.cli.main"  # where the exception is handled
 INTERRUPTED = 128 + signal.SIGINT  # 130, as shells count it
 
 
 def run() -> None:
-    """The command `clearhead`, from its first line to its last; never returns."""
+    """The command `clearhead`, from start to exit; never returns."""
     _occupy_closed_streams()
     _write_whole()
     listen()
@@ -29,12 +29,12 @@ def run() -> None:
         code = main()
     except KeyboardInterrupt:  # between two lines of ours
         code = INTERRUPTED
-    listen(_leave)  # what ends the interpreter is not to be interrupted in words
+    listen(_leave)  # an interrupt during the interpreter's exit prints nothing
     sys.exit(code)
 
 
 def listen(answer: Callable[[int, FrameType | None], None] | None = None) -> None:
-    """From now on Ctrl-C is answered so; one that our caller wants ignored stays ignored."""
+    """Handle Ctrl-C this way from now on; if our caller ignores it, it stays ignored."""
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _on_interrupt):
         signal.signal(signal.SIGINT, answer or _on_interrupt)
 
@@ -53,10 +53,10 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _occupy_closed_streams() -> None:
-    """Give a closed stream's number to nothing: a file opened under it would be printed into.
+    """Open the null device under a closed stream's number: a file opened under it would be printed into.
 
-    Standard output stays None, by which commands know that nobody would see their answer; what is said beside
-    it goes to nothing, since `print` would take None for standard output.
+    Standard output stays None, by which commands know that nobody would see their answer; stderr goes to the
+    null device, since `print` would take None for standard output.
     """
     for number in range(3):
         try:
@@ -68,7 +68,7 @@ def _occupy_closed_streams() -> None:
 
 
 def _write_whole() -> None:
-    """Under PYTHONUNBUFFERED a write of which the system takes a part loses the rest without a word."""
+    """Under PYTHONUNBUFFERED a partial write would silently lose the rest."""
     raw = getattr(sys.stdout, "buffer", None)
     if isinstance(raw, io.RawIOBase):
         whole = io.BufferedWriter(raw)

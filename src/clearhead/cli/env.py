@@ -54,7 +54,7 @@ def env(
 
 
 def _lines(found: dict[str, Any], indent: str = "") -> list[str]:
-    """One line for each fact, groups indented; packages share a line."""
+    """One line per fact, groups indented; packages share a line."""
     lines: list[str] = []
     for name, value in found.items():
         if name.endswith("packages"):
@@ -72,7 +72,7 @@ def _lines(found: dict[str, Any], indent: str = "") -> list[str]:
 
 
 def _item(value: Any) -> str:
-    """One of a list: a name, or a device with its properties."""
+    """An item of a list: a name, or a device with its properties."""
     if not isinstance(value, dict):
         return str(value)
     shown = (_text(name, one) if name in SELF_EVIDENT else f"{name} {one}" for name, one in value.items())

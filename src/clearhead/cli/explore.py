@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from clearhead.explorer.session import Session
 
 NEEDED = ("fastapi", "uvicorn")  # the extra `explore`
-ALONE = ("127.0.0.1", "localhost", "::1")  # nobody but this machine can reach these
+ALONE = ("127.0.0.1", "localhost", "::1")  # only this machine can reach these
 
 
 def explore(
@@ -71,7 +71,7 @@ def explore(
 
 
 def named(folders: list[Path]) -> dict[str, Path]:
-    """Folders by the name that the page shows: their own, and a number where two have the same.
+    """Folders by the name that the page shows: their own, plus a number if two are the same.
 
     >>> list(named([Path("a/en-fr"), Path("b/en-fr"), Path("c")]))
     ['en-fr', 'en-fr-2', 'c']
@@ -93,7 +93,7 @@ def _session(name: str, folder: Path, device: str) -> Session:
     from clearhead.training.bundle_or_run import is_unfinished
     from clearhead.training.unfinished import load_run
 
-    # much of what is shown is a small difference, computed in float64 where the model is
+    # much of what is shown is a small difference, computed in float64 on the model's device
     place = exact_place(pick_device(device))
     if is_unfinished(folder):  # its curves can be watched before there is anything else to see
         return Session(load_run(folder, place, None, untrained=True), name, folder)
@@ -101,7 +101,7 @@ def _session(name: str, folder: Path, device: str) -> Session:
 
 
 def _demonstration() -> Path:
-    """The demonstration's bundle; trained first where there is none."""
+    """The demonstration's bundle; trained first if there is none."""
     from clearhead.bundle import is_bundle
     from clearhead.jobs.demo import home_of
 

@@ -1,4 +1,4 @@
-"""`clearhead fill`: words for the gaps of a text, by a model that was trained to find hidden ones."""
+"""`clearhead fill`: words for the gaps of a text, by a model that was trained to predict hidden ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clearhead generate`: how a trained language model goes on."""
+"""`clearhead generate`: continue a text with a trained language model."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def _ready(writer: Writer, asked: Asked) -> Options:
 
 
 def _effective(writer: Writer, asked: Asked) -> Asked:
-    """A bundle that says how it is to be decoded is; for others there are habits."""
+    """A bundle's own decoding settings apply; for bundles without any there are defaults."""
     return asked.for_generating() if writer.own is None else asked
 
 
 def _format(writer: Writer, options: Options, as_json: bool) -> Any:
-    """JSON has the prompt and what comes behind it apart, plain lines have the whole text."""
+    """JSON separates the prompt from its continuation, plain lines have the whole text."""
     from clearhead.decoding.run import continuation
     from clearhead.jobs.formats import Format  # here, so that --help does not wait for torch
 
@@ -165,7 +165,7 @@ def _piece(
 
 
 def _stream(writer: Writer, prompt: str, options: Options) -> None:
-    """Show the prompt, and each piece behind it as soon as it is certain."""
+    """Show the prompt, and each further piece as soon as it is certain."""
     from clearhead.decoding.run import stream_with  # here, so that --help does not wait for torch
 
     _show(prompt)
@@ -193,11 +193,11 @@ def _lines(bundle: Path, asked: Asked, files: Files, computing: Computing) -> No
     through(writer, options, opened, _format(writer, options, files.as_json), files, settings)
 
 
-# -- a talk -------------------------------------------------------------------------------------------
+# -- interactive ---------------------------------------------------------------------------------------
 
 
 def _talk(writer: Writer, asked: Asked) -> None:
-    """Read a line, continue it, and again, until the input ends; a line that begins with / is a command."""
+    """Read a line, continue it, and repeat until the input ends; a line that begins with / is a command."""
     from clearhead.jobs.lines import seed_of  # here, so that --help does not wait for torch
 
     _ready(writer, asked)
@@ -218,12 +218,12 @@ def _talk(writer: Writer, asked: Asked) -> None:
             _stream(writer, line, _ready(writer, own))
         except UserError as error:
             typer.echo(f"clearhead: {error}", err=True)
-        except KeyboardInterrupt:  # ends this text, not the talk
+        except KeyboardInterrupt:  # ends this text, not the session
             typer.echo()
 
 
 def _changed(writer: Writer, asked: Asked, line: str) -> Asked:
-    """Obey `/help` or `/NAME VALUE`; a sentence for anything else."""
+    """Carry out `/help` or `/NAME VALUE`; raise an error for anything else."""
     name, _, value = line.strip().partition(" ")
     if name in ("help", "?", ""):
         for setting, now in _settings(_effective(writer, asked), writer.own).items():
@@ -244,7 +244,7 @@ def _changed(writer: Writer, asked: Asked, line: str) -> Asked:
 
 
 def _settings(asked: Asked, own: Options | None) -> dict[str, str]:
-    """Every setting as it stands, by the name that changes it."""
+    """Every current setting, by the name that changes it."""
     found = {}
     for field in dataclasses.fields(asked):
         value = getattr(asked, field.name)
@@ -255,7 +255,7 @@ def _settings(asked: Asked, own: Options | None) -> dict[str, str]:
 
 
 def _value(field: dataclasses.Field[Any], text: str) -> Any:
-    """A text as the value of a setting; none at all is what stands there by itself."""
+    """A text as the value of a setting; no text at all means its default."""
     if not text:
         return field.default
     kind = str(field.type)

@@ -1,4 +1,4 @@
-"""`clearhead import`: somebody else's model folder into a bundle of ours."""
+"""`clearhead import`: another toolkit's model folder into a bundle of ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clearhead inspect`: what a bundle holds, and whether it is whole."""
+"""`clearhead inspect`: what a bundle contains, and whether it is intact."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def inspect_(
 
 
 def _decoding(found: Description) -> dict[str, object]:
-    """How the bundle is decoded where nobody says otherwise, if it has a say in that."""
+    """How the bundle is decoded by default, if it has such settings."""
     # here, so that --help does not wait for torch
     from clearhead.decoding.defaults import not_carried, own_options
     from clearhead.decoding.options import Options
@@ -75,7 +75,7 @@ def _show(found: Description) -> None:
     ]
     typer.echo(plain_table(facts[0], facts[1:]))
     for name, value in found.metadata.items():
-        if name == "recipe":  # its settings that say something are among those that were chosen
+        if name == "recipe":  # its meaningful settings are among those that were chosen
             typer.echo("\nrecipe\n  --json shows all settings of the run that made it")
         elif name == "formats" and isinstance(value, dict):
             typer.echo(
@@ -102,7 +102,7 @@ def _large(value: object) -> bool:
 
 
 def _tree(value: object, path: str = "") -> None:
-    """One line for each value inside; tables of a list on a line each, what is not set left out."""
+    """One line for each nested value; tables of a list on one line each, unset values left out."""
     if isinstance(value, dict):
         for name, inner in value.items():
             _tree(inner, f"{path}.{name}" if path else str(name))

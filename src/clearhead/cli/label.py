@@ -1,4 +1,4 @@
-"""`clearhead label`: the classes or numbers of texts, alone or in twos, the tags of words, and pictures."""
+"""`clearhead label`: classes or numbers of texts and pairs, tags of words, and classes of pictures."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def label(
 
 
 def _label_pictures(model: Bundle, paths: list[str] | None, as_json: bool) -> None:
-    """The class of each picture, whose files are named in place of texts."""
+    """The class of each picture; arguments name picture files instead of texts."""
     from clearhead.decoding.labels import class_probabilities  # here, as above
     from clearhead.decoding.pictures import picture_text
 
@@ -82,7 +82,7 @@ def _label_pictures(model: Bundle, paths: list[str] | None, as_json: bool) -> No
 
 
 def _lines(model: Bundle, given: Given, kind: str) -> Iterator[str]:
-    """What is said of each text, on a line of its own."""
+    """The labels of each text, one line per text."""
     from clearhead.decoding.labels import classify, regress, tag  # here, as above
 
     if kind == "tag":
@@ -116,7 +116,7 @@ def _objects(model: Bundle, given: Given, kind: str) -> Iterator[str]:
 
 
 def _tags(words: list[list[str]], model: Bundle) -> list[str] | dict[str, list[str]]:
-    """The tag of each word, or by column where words have several."""
+    """The tag of each word, or by column if words have several."""
     from clearhead.data.tag_columns import by_column  # here, as above
 
     if not model.config.head.columns:
@@ -132,7 +132,7 @@ def _best(shares: dict[str, float]) -> str:
 
 
 def _given(texts: list[str] | None, two: bool | None) -> Iterator[Given]:
-    """Texts, or pairs of them, some at a time; `two` None: a tab in a text makes two of it."""
+    """Texts, or pairs of them, some at a time; `two` None: a text with a tab becomes a pair."""
     if two and texts:
         if len(texts) % 2:
             raise UserError(

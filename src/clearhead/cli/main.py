@@ -1,8 +1,8 @@
-"""The command `clearhead`: its table of commands, and how it ends.
+"""The command `clearhead`: its table of commands, and how it exits.
 
-Every way to end is decided here: a `UserError`, a wrong option, or what the system refuses (a full disk, a
-name too long, too little memory) is one sentence on stderr and exit code 2; Ctrl-C is 130; a reader who has
-gone is quiet. Anything else is a defect of ours and keeps its traceback.
+Every exit is decided here: a `UserError`, a wrong option, or a refusal by the system (a full disk, a name too
+long, too little memory) gives one sentence on stderr and exit code 2; Ctrl-C gives 130; a closed pipe is
+silent. Anything else is a bug of ours and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from clearhead.base.errors import UserError, shown
 from clearhead.cli.options import GroupedHelp
 
 BAD_INPUT = 2
-INTERRUPTED = 128 + signal.SIGINT  # 130, as shells count it
-# what the system says when it cannot, and what a person makes of it
+INTERRUPTED = 128 + signal.SIGINT  # 130, as in shells
+# what the system says when it fails, and the same in plain words
 _REASONS = {
     errno.ENOSPC: "The disk is full.",
     errno.EDQUOT: "The disk quota is exhausted.",
@@ -57,14 +57,14 @@ TAKEN = ("import", "inspect")  # names that mean something else in Python: ours 
 
 
 def command_named(name: str) -> Callable[..., None]:
-    """The function behind a command, which is in the module of its name."""
+    """The function behind a command, in the module of the same name."""
     own = f"{name}_" if name in TAKEN else name
     found: Callable[..., None] = getattr(import_module(f"clearhead.cli.{own}"), own)
     return found
 
 
 def app(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The command line with these commands; to build all of them takes a while."""
+    """The command line with these commands; building all of them takes a while."""
     made = typer.Typer(
         name="clearhead",
         help="The Transformer, exactly: train it from text files, use it, measure it, look inside.",
@@ -101,13 +101,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _refuse_odd_bytes(given)
         command = typer.main.get_command(app(given[:1] if given[:1] and given[0] in COMMANDS else COMMANDS))
         outcome = command.main(args=given, prog_name="clearhead", standalone_mode=False)
-        if sys.stdout is not None:  # it is None where the caller closed it
-            sys.stdout.flush()  # here, so that a closed pipe is met inside this try
+        if sys.stdout is not None:  # None if the caller closed it
+            sys.stdout.flush()  # here, so that a closed pipe raises inside this try
     except UserError as error:
         return _complain(str(error))
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except BrokenPipeError:  # the reader has gone, as `| head` does
+    except BrokenPipeError:  # the reader is gone, as with `| head`
         _give_up_output()
         return 1
     except SystemExit as ended:
@@ -121,12 +121,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _give_up_output(error)
         return _complain(sentence) if sentence else 0
     finally:
-        gc.enable()  # where a command ended before it had settled
+        gc.enable()  # if a command ended before `settle`
     return outcome if isinstance(outcome, int) else 0
 
 
 def _refuse_odd_bytes(given: Sequence[str]) -> None:
-    """Names and texts are UTF-8 everywhere else; one that is not could be neither stored nor shown."""
+    """Names and texts are UTF-8 everywhere else; others could be neither stored nor shown."""
     for argument in given:
         try:
             argument.encode("utf-8")
@@ -137,7 +137,7 @@ def _refuse_odd_bytes(given: Sequence[str]) -> None:
 
 
 def _explained(error: Exception) -> str | None:
-    """A sentence for what is no defect of ours; "": it has been said; None: it is one."""
+    """A sentence for what is not a bug of ours; "": already reported; None: it is one."""
     if _is_usage_error(error):
         return _explain_usage(error)
     if isinstance(error, OSError):
@@ -156,22 +156,22 @@ def _explained(error: Exception) -> str | None:
 
 
 def _lacks_memory(error: Exception) -> bool:
-    """torch's own words for it, told by their shape: importing it here would take a second."""
+    """Recognises torch's error by its shape: importing torch here would take a second."""
     return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
 def _give_up_output(error: Exception | None = None) -> None:
-    """Leave nothing for the interpreter to flush, and to fail on, at its very end."""
+    """Leave nothing for the interpreter to flush, and to fail on, when it exits."""
     if sys.stdout is None or not (error is None or isinstance(error, OSError)):
         return
-    with suppress(OSError, ValueError):  # a stream of somebody's own has no number
+    with suppress(OSError, ValueError):  # a caller's own stream has no number
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(sentence: str) -> int:
     sentence = re.sub(r"\S{300,}", lambda found: f"{found[0][:100]}…{found[0][-20:]}", sentence)
-    if sys.stderr is not None:  # print would turn to standard output
-        with suppress(OSError):  # nobody is left to be told
+    if sys.stderr is not None:  # print would use standard output
+        with suppress(OSError):  # nobody is left to read it
             print(f"clearhead: {sentence}", file=sys.stderr)
     return BAD_INPUT
 

@@ -22,9 +22,9 @@ Command = Callable[..., None]
 
 
 def option(metavar: str | None, help: str, *names: str, panel: str | None = None, **more: Any) -> Any:
-    """An option, in a group of the help where it has a `panel`; without `names` it is called like its field.
+    """An option, in a group of the help if it has a `panel`; without `names` it is named after its field.
 
-    An option whose metavar equals its name is named explicitly: Typer 0.27 would make `--FILE` of it.
+    An option whose metavar equals its name is named explicitly: Typer 0.27 would turn it into `--FILE`.
     """
     return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, **more)
 
@@ -35,7 +35,7 @@ AsJson = Annotated[bool, option(None, "Write JSON instead of tables.", "--json")
 
 
 def takes_groups(command: Command) -> Command:
-    """Spread every argument of a command that is a dataclass over the options that are its fields."""
+    """Replace every dataclass argument of a command by the options that are its fields."""
     hints = typing.get_type_hints(command, include_extras=True)
     hints.pop("return", None)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}

@@ -1,4 +1,4 @@
-"""`clearhead quiz`: the lectures' questions, asked first and then answered, the why by an experiment."""
+"""`clearhead quiz`: the lectures' questions, asked first and then answered; experiments answer the whys."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def quiz(
 
 
 def _waited() -> bool:
-    """Wait for the Enter key where there is one; False: no more questions are wanted."""
+    """Wait for the Enter key if there is a terminal; False: no more questions are wanted."""
     if sys.stdin is None or not sys.stdin.isatty():
         return True
     try:

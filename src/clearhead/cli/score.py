@@ -1,4 +1,4 @@
-"""`clearhead score`: what a model thinks of texts that somebody else wrote."""
+"""`clearhead score`: a model's scores of given texts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def score(
 def _refuse_unclear(
     texts: list[str], source: Path | None, target: Path | None, file: Path | None
 ) -> list[tuple[str, str]]:
-    """The pair given as arguments; a sentence unless exactly one of the three ways is used."""
+    """The pair given as arguments; raises an error unless exactly one of the three inputs is used."""
     ways = [bool(texts), source is not None or target is not None, file is not None]
     if sum(ways) != 1 or (source is not None and target is None) or len(texts) > 2:
         raise UserError("Say what to score: SOURCE TARGET, or --source FILE --target FILE, or --file FILE.")

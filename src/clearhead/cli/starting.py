@@ -1,4 +1,4 @@
-"""How a command that uses a bundle starts quickly: imports and reading are most of the wait."""
+"""How a command that uses a bundle starts fast: imports and reading are most of the wait."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from clearhead.base.memory import trim
 
 
 def hurry(bundle: Path, *, keep: bool = True) -> None:
-    """Before the imports: read the weights beside them, since importing torch takes one core only.
+    """Call before the imports: reads the weights in parallel, since importing torch uses only one core.
 
-    Those that the C++ engine will map are not kept, only checked.
+    Weights that the C++ engine will map are not kept, only checked.
 
-    The imports leave hundreds of thousands of objects that stay. Looking through them for garbage again and
-    again takes a tenth of a second and finds nothing, so that rests until `settle`.
+    The imports leave hundreds of thousands of permanent objects. Collecting garbage among them again and
+    again takes a tenth of a second and finds nothing, so collection is off until `settle`.
     """
     preload.begin(bundle / "model.safetensors", keep=keep)
     gc.disable()
 
 
 def settle() -> None:
-    """Behind the loading: what is there now stays, and what comes is looked through as usual."""
+    """Call after loading: existing objects are permanent, and new ones are collected as usual."""
     trim()
     gc.freeze()
     gc.enable()

@@ -14,7 +14,7 @@ Row = Sequence[str]
 
 
 def show_table(titles: Row, rows: Sequence[Row], numbers: Sequence[int] = ()) -> None:
-    """Print a table; `numbers` are the columns that stand flush right."""
+    """Print a table; `numbers` are the right-aligned columns."""
     if sys.stdout is not None and sys.stdout.isatty():
         _ruled(titles, rows, numbers)
     else:
@@ -41,7 +41,7 @@ def plain_table(titles: Row, rows: Sequence[Row], numbers: Sequence[int] = ()) -
 
 
 def show_json(value: Any, indent: int | None = 2) -> None:
-    """Print a value as JSON that every parser reads: numbers that are not finite become null.
+    """Print a value as JSON that every parser reads: non-finite numbers become null.
 
     >>> show_json({"loss": float("nan"), "steps": (1, 2)}, indent=None)
     {"loss": null, "steps": [1, 2]}
@@ -58,7 +58,7 @@ def _finite(value: Any) -> Any:
 
 
 def show_formats(found: Mapping[str, Any]) -> None:
-    """What other number formats cost a bundle, as its metadata have it (`formats` in docs/bundle.md)."""
+    """What other number formats cost a bundle, from its metadata (`formats` in docs/bundle.md)."""
     metric = found.get("metric", "metric")
     rows = [
         [place, name, *(_figure(one.get(key)) for key in ("value", "cost", "drift", "largest", "same"))]
@@ -87,5 +87,5 @@ def _ruled(titles: Row, rows: Sequence[Row], numbers: Sequence[int]) -> None:
     for column, title in enumerate(titles):
         table.add_column(title, justify="right" if column in numbers else "left")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # Text: a name with [brackets] is no markup
+        table.add_row(*(Text(cell) for cell in row))  # Text: a name with [brackets] is not markup
     Console().print(table)

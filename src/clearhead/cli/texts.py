@@ -1,4 +1,4 @@
-"""Lines of text on their way in and out of a command: arguments, files, pipes, standard output."""
+"""Lines of text as input and output of a command: arguments, files, pipes, standard output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clearhead.jobs.formats import Format
     from clearhead.jobs.lines import Check, Lines
 
-CHUNK = 256  # lines that are worked on together
+CHUNK = 256  # lines that are processed together
 
 
 def chunks(texts: Sequence[str] | None) -> Iterator[list[str]]:
@@ -32,7 +32,7 @@ def chunks(texts: Sequence[str] | None) -> Iterator[list[str]]:
 
 
 def check_files(files: Files, texts: Sequence[str] | None) -> bool:
-    """Refuse what can be refused before a bundle is read. True: the output is finished already."""
+    """Refuse what can be refused before a bundle is read. True: the output is already complete."""
     from clearhead.jobs.resumable_output import check_output  # here, so that --help does not wait for torch
 
     if texts and files.input is not None:
@@ -50,7 +50,7 @@ def check_files(files: Files, texts: Sequence[str] | None) -> bool:
 def open_lines(
     files: Files, texts: Sequence[str] | None, check: Check | None = None, prefix: str = ""
 ) -> Lines:
-    """The texts that were given, wherever they come from; `prefix` is put before each that is not empty."""
+    """The given texts, wherever they come from; `prefix` is put before each that is not empty."""
     # here, so that --help does not wait for torch
     from clearhead.jobs.lines import Lines, file_lines, pipe_lines
     from clearhead.text.tokenizer import checked_text
@@ -65,7 +65,7 @@ def open_lines(
 def through(
     writer: Writer, options: Options, lines: Lines, format: Format, files: Files, settings: dict[str, Any]
 ) -> None:
-    """Lead lines through a writer to where they go; `settings` are all that decides what is written."""
+    """Send lines through a writer to the output; `settings` are all that determines what is written."""
     from clearhead.jobs.lines import count_lines  # here, so that --help does not wait for torch
     from clearhead.jobs.resumable_output import PartFile, Sink, Stream, is_stream, standard_output
     from clearhead.jobs.writing import write_lines
@@ -88,7 +88,7 @@ def through(
 
 
 def settings_of(bundle: Path, writer: Writer, given: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """All that decides what is written, by the names that a person types."""
+    """All settings that determine what is written, by the names that a person types."""
     from clearhead.jobs.writing import digest_of  # here, so that --help does not wait for torch
 
     model = digest_of(bundle, writer.bundle)

@@ -255,7 +255,7 @@ def _plain(finished: Any) -> dict[str, Any]:
 
 
 def _tell(finished: Any) -> None:
-    """What came of it, and what to do with it."""
+    """Report the results, and what to do with them."""
     for sentence in finished.said:
         typer.echo(sentence)
     names = {"last": "last weights", "best": "best at a validation", "average": "average of the last ones"}

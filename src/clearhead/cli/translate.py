@@ -1,4 +1,4 @@
-"""`clearhead translate`: what a trained bundle makes of texts."""
+"""`clearhead translate`: translate or summarise texts with a trained bundle."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which source words a model looked at while it wrote each target word, as numbers and as a picture.
+"""Which source words a model attended to while it wrote each target word, as numbers and as a picture.
 
 The weights are those of one decoder layer's cross-attention, averaged over its
-heads and computed exactly. Row t belongs to the moment at which target token t
-was chosen, that is, to the place that had read everything before it.
+heads and computed exactly. Row t belongs to the step that chose target token t,
+that is, to the position that had read everything before it.
 
 Shapes: T target tokens, S source tokens.
 """
@@ -31,16 +31,16 @@ EDGES = (
     0.25,
     0.5,
     0.75,
-)  # weights from which the next shade is used; attention spread thin gets no mark
+)  # thresholds of the shades; diffuse attention gets no mark
 END = "⏹"  # the stop symbol in a picture
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Tokens of both sides and the weights between them; each row of weights adds up to 1."""
+    """Tokens of both sides and the weights between them; each row of weights sums to 1."""
 
-    source: tuple[str, ...]  # S, the last one the stop symbol
-    target: tuple[str, ...]  # T, likewise
+    source: tuple[str, ...]  # S; the last is the stop symbol
+    target: tuple[str, ...]  # T; likewise
     weights: tuple[tuple[float, ...], ...]  # (T, S)
     layer: int
 
@@ -55,10 +55,10 @@ def alignment(
     beam: int = 1,
     device: str | torch.device | None = None,
 ) -> Alignment:
-    """How the model's cross-attention joins a text and its translation (None: the model's own).
+    """How the model's cross-attention aligns a text and its translation (None: the model's own).
 
     `layer` counts from 0; None is the last but one, which follows words best in trained models (Garg et
-    al. 2019). `words` joins the pieces of words: weights are added over a source word's pieces and
+    al. 2019). `words` merges the pieces of words: weights are summed over a source word's pieces and
     averaged over a target word's.
     """
     config = bundle.config
@@ -101,7 +101,7 @@ def alignment(
 
 
 def draw_alignment(found: Alignment, *, numbers: bool = False) -> str:
-    """A picture for the terminal: a row for each target word, darker where it looked at a source word.
+    """A picture for the terminal: one row per target word, darker where it attended to a source word.
 
     `numbers` prints the weights instead, for terminals without block characters.
 
@@ -126,16 +126,16 @@ def _shade(weight: float) -> str:
 
 
 def _groups(tokenizer: Tokenizer, ids: Sequence[int], words: bool) -> list[list[int]]:
-    """Places of tokens that belong together: each by itself, or the pieces of a word.
+    """Positions of tokens that belong together: each by itself, or the pieces of a word.
 
-    A piece begins a word where the text up to it, when decoded, ends in white space or the piece itself
-    begins with it. The stop symbol is always by itself.
+    A piece begins a word if the decoded text before it ends in white space, or if the piece itself begins
+    with white space. The stop symbol is always by itself.
     """
     groups: list[list[int]] = []
-    text, begun = "", 0  # decoded so far, and where in it the last group begins
+    text, begun = "", 0  # decoded so far, and where the last group begins in it
     for place, id in enumerate(ids):
         whole = tokenizer.decode(ids[: place + 1])
-        blank = not text[begun:].strip()  # a space that stands alone belongs to the word after it
+        blank = not text[begun:].strip()  # a lone space belongs to the word after it
         fresh = text[-1:].isspace() or whole[len(text) : len(text) + 1].isspace()
         if groups and words and id != tokenizer.stop and (blank or not fresh):
             groups[-1].append(place)
@@ -147,7 +147,7 @@ def _groups(tokenizer: Tokenizer, ids: Sequence[int], words: bool) -> list[list[
 
 
 def _readable(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """What some tokens look like in text; a lone space or an unfinished byte keeps its token's name."""
+    """How some tokens look in text; a lone space or an unfinished byte keeps its token's name."""
     if list(ids) == [tokenizer.stop]:
         return END
     text = tokenizer.decode(ids).strip()
@@ -161,7 +161,7 @@ def _average(rows: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _width(text: str) -> int:
-    """Columns of a terminal that a text takes: East Asian letters take two, combining marks none."""
+    """Terminal columns that a text takes: two for an East Asian letter, none for a combining mark."""
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
     return len(text) + wide - sum(unicodedata.combining(letter) > 0 for letter in text)
 

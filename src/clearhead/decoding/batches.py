@@ -1,4 +1,4 @@
-"""Rows on their way to a model: batches of like length, padded; a model made ready.
+"""Input batches for a model: rows of similar length, padded, and the model prepared for inference.
 
 Shapes: B rows, T tokens of a row.
 """
@@ -17,13 +17,13 @@ from clearhead.bundle.folder import Bundle
 from clearhead.bundle.mapped import own_memory
 from clearhead.decoding.options import positions_of
 
-NUMBERS = 2**25  # most scores that one step makes at a time: rows × places in the beam × vocabulary
+NUMBERS = 2**25  # most scores that one step computes at a time: rows × beam size × vocabulary
 
 
 def refuse_too_long(bundle: Bundle, sizes: Sequence[int], before: int = 0) -> None:
-    """A sentence for the first text that has more tokens than the model can place.
+    """Raise an error for the first text with more tokens than the model has positions for.
 
-    `before` texts came earlier, which are counted as well.
+    `before` is the number of earlier texts, which messages count as well.
     """
     positions = positions_of(bundle.config)
     for number, size in enumerate(sizes, start=before + 1):
@@ -35,9 +35,9 @@ def refuse_too_long(bundle: Bundle, sizes: Sequence[int], before: int = 0) -> No
 
 
 def by_length(sizes: Sequence[int], tokens: int, rows: int | None = None) -> Iterator[list[int]]:
-    """Numbers of texts in groups of like length: rows × longest is at most `tokens`, but one row at least.
+    """Indices of texts in groups of similar length: rows × longest is at most `tokens`, but at least one row.
 
-    The longest come first, so that a lack of memory shows at once.
+    The longest come first, so a lack of memory shows at once.
 
     >>> list(by_length([1, 5, 2, 4], tokens=10))
     [[1, 3], [2, 0]]
@@ -68,7 +68,7 @@ def padded(rows: Sequence[Sequence[int]], fill: int | None, device: torch.device
 def at_work(model: nn.Module, device: str | torch.device | None) -> Iterator[torch.device]:
     """The model on `device` (None: where it is) without dropout and gradients; yields the device.
 
-    It goes back to training afterwards if it was, but stays on the device.
+    Afterwards it returns to training mode if it was in it, but stays on the device.
     """
     own_memory(model)
     if device is not None:

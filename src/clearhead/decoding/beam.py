@@ -1,16 +1,16 @@
-"""Beam search: the best K texts active are kept at each step, for all requests of a batch at once.
+"""Beam search: keep the best K live texts at each step, for all requests of a batch at once.
 
-At each step every live text of a request is extended by every token, and the extensions are ranked by their
-log-probability. Those among the first K that end with the stop symbol are finished; the best K of all others
-live on. So a finished text takes no place from the live ones. A request is decided when its n best finished
-texts can no longer be beaten by any live one, whatever it may still write: stopping there never changes what
-is found. With one place the first end is the answer, which is greedy search; with room for every text the
-search is exhaustive. In between, a wider beam may well miss what a narrower one finds: that is pruning, which
-no stopping rule can heal. Diverse beams (Vijayakumar et al. 2016, algorithm 1) divide the places into groups
-that choose one after another, each avoiding what the earlier ones have just written.
+Each step extends every live text of a request by every token and ranks the extensions by log-probability.
+Those among the first K that end with the stop symbol are finished; the best K of all others stay live, so a
+finished text never displaces a live one. A request is decided when no live text, whatever it may still write,
+can beat its n best finished texts: stopping there never changes the result. With K = 1 the first finished
+text is the answer, which is greedy search; with K as large as the number of possible texts the search is
+exhaustive. In between, a wider beam may miss what a narrower one finds: that is pruning, which no stopping
+rule can prevent. Diverse beams (Vijayakumar et al. 2016, algorithm 1) divide the beam into groups that choose
+one after another, each avoiding what the earlier ones have just written.
 
-Shapes: B active requests, K places of each in groups of W, R = B·K rows (at first R = B), P texts that a
-group goes on from (1 at first, then W), C candidates of each, L room for tokens, V vocabulary, S source.
+Shapes: B active requests, K beam size in groups of W, R = B·K rows (at first R = B), P texts that a group
+continues (1 at first, then W), C candidates of each, L space for tokens, V vocabulary, S source.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from clearhead.decoding.beam_state import Array, Arrays, Pool, Stopping, arrays_
 from clearhead.decoding.options import LengthPenalty
 from clearhead.decoding.processors import PLAIN, Past, Pipeline, nothing_left
 
-BLOCK = 32  # texts are given room by so many tokens
-NEVER_SEEN = 1e-30  # attention that counts as none at all; its logarithm is still a number
+BLOCK = 32  # space for texts grows by this many tokens
+NEVER_SEEN = 1e-30  # attention that counts as zero; its logarithm is still finite
 
 
 class Offer(NamedTuple):
-    """Extensions of each row that are worth a look."""
+    """Candidate extensions of each row."""
 
     score: Array  # (R, C) what the token adds; -inf: ruled out
     token: Array  # (R, C)
-    own: Array  # (R, C) the model's log-probability of it, whatever processors made of it
+    own: Array  # (R, C) the model's log-probability of it, before any processor
 
 
 class Choice(NamedTuple):
-    """What becomes of a group's extensions. A row is a number among the batch's rows so far."""
+    """What becomes of a group's extensions. A row is an index into the batch's previous rows."""
 
-    live: Array  # (B, W) scores of the texts that go on; -inf: a place without a text
-    row: Array  # (B, W) which each of them goes on from
+    live: Array  # (B, W) scores of the texts that continue; -inf: an empty beam slot
+    row: Array  # (B, W) the row that each of them continues
     token: Array  # (B, W)
     own: Array  # (B, W)
     ended: Array  # (B, E) scores of the texts that end here, not yet divided; -inf: none
@@ -55,19 +55,19 @@ class Choice(NamedTuple):
 
 
 def candidates_of(batch: Batch) -> int:
-    """Tokens of each row that are worth a look; `Beam._offer` says why so many are enough."""
+    """Candidate tokens of each row; `Beam._offer` explains why so many are enough."""
     symbols = batch.symbols
     return min(batch.options.beam + len(symbols.stops) + len(symbols.forbidden), batch.vocabulary)
 
 
 class Beam:
-    """Searches for one batch with `options.beam` places a request. See the top of this file.
+    """Searches for one batch with a beam of `options.beam` per request. See the top of this file.
 
-    Texts are ranked by the sum of what `pipeline.before` made of the log-probabilities, over the length
+    Texts are ranked by the sum of the log-probabilities as changed by `pipeline.before`, over the length
     penalty, plus coverage: beta · Σ over source tokens of log min(attention they got, 1), of Wu et al. 2016.
-    `Hypothesis.logp` is the model's own opinion all the same. Processors, where there are any, rule out the
-    forbidden symbols too. Where they do nothing else, the best few tokens of each row are all that is asked
-    of the model; otherwise they work on the whole vocabulary. `stopping` says when a request is decided.
+    `Hypothesis.logp` still holds the model's own log-probability. Processors, if there are any, also rule out
+    the forbidden symbols. If they do nothing else, the model only returns the best few tokens of each row;
+    otherwise they work on the whole vocabulary. `stopping` decides when a request is finished.
     """
 
     def __init__(self, batch: Batch, pipeline: Pipeline = PLAIN, arrays: Arrays | None = None) -> None:
@@ -80,11 +80,11 @@ class Beam:
         self.penalty = LengthPenalty(options.length_penalty, options.length_kind)
         self.written = 0
         none = self.arrays.real([0.0] * count)[:, None]
-        self.live = [none] * options.groups  # (B, P) of each group: one empty text
+        self.live = [none] * options.groups  # (B, P) per group: one empty text
         self.pools = [Pool(self.arrays, count, kept_of(options)) for _ in range(options.groups)]
-        self.logps = none[:, :0]  # (R, L) the model's own, of what was written
+        self.logps = none[:, :0]  # (R, L) the model's own, of the tokens written
         self.tokens = self.arrays.whole([0] * count)[:, None][:, :0]  # (R, L)
-        self.covered: Tensor | None = None  # (R, S) attention that each source token has got
+        self.covered: Tensor | None = None  # (R, S) attention that each source token has received
         allowed = torch.zeros(batch.vocabulary, dtype=torch.float64, device=self.device)
         allowed[list(batch.symbols.forbidden)] = -math.inf
         self.allowed = self.arrays.take(allowed)  # (V,)
@@ -95,7 +95,7 @@ class Beam:
         self._note(list(range(count)), places=1)
 
     def _note(self, requests: list[int], places: int) -> None:
-        """What follows from which requests are active, with so many rows each."""
+        """Update what depends on which requests are active, with this many rows each."""
         self.requests, self.places = requests, places
         self.limits = [self.all_limits[number] for number in requests]
         self.shortest = min(self.limits)
@@ -114,7 +114,7 @@ class Beam:
             choices.append(self.choose(self._part(offer, group, live), group, choices))
         for pool, choice in zip(self.pools, choices, strict=True):
             self._collect(pool, choice, willing)
-        going = self._going(choices).tolist()  # the one look at the device in a step
+        going = self._going(choices).tolist()  # the step's only wait for the device
         left = [place for place, goes in enumerate(going) if goes]
         if len(left) < len(going):
             self._finish([place for place, goes in enumerate(going) if not goes], choices, scores)
@@ -137,7 +137,7 @@ class Beam:
         return taken
 
     def _keep(self, left: list[int]) -> None:
-        """Only these requests, by their place, go on; between two steps."""
+        """Continue only these requests, by index; called between two steps."""
         index = self.arrays.whole(left)
         rows = self.arrays.whole([place * self.places + k for place in left for k in range(self.places)])
         self.live, self.pools = [one[index] for one in self.live], [pool.of(index) for pool in self.pools]
@@ -149,16 +149,16 @@ class Beam:
     def certain(self, number: int) -> Sequence[int]:
         return ()
 
-    # -- what could be written -----------------------------------------------------------------------
+    # -- candidates ----------------------------------------------------------------------------------
 
     def _offer(self, scores: Scores) -> tuple[Offer, Array | None]:
-        """Each row's best extensions, and whether it would end by itself (R,); None: whichever ends would.
+        """Each row's best extensions, and whether it would end by choice (R,); None: all that end would.
 
-        K extensions and one for each stop symbol are enough, beside forbidden ones. A stop that is among the
+        K extensions and one for each stop symbol are enough, besides forbidden ones. A stop that is among the
         first K of the request is among the first K of its row. The K best others of the request are among the
-        K best others of their row, before which at most all stops can stand. A diverse group looks for W of
-        them, and at most K − W tokens are lowered for the sake of earlier groups: of the first so many of a
-        row, W beside the stops keep their height, and whatever stands behind them stays behind.
+        K best others of their row, and at most all stops rank before those. A diverse group looks for W of
+        them, and the penalty for earlier groups' choices lowers at most K − W tokens: among that many first
+        tokens of a row, W besides the stops keep their scores, and everything ranked after them stays there.
         """
         score: Tensor
         if self.pipeline.plain(self.written):
@@ -178,8 +178,9 @@ class Beam:
         return self._at_limits(offer, self.arrays.take(end), self.arrays.take(end_own))
 
     def _at_limits(self, offer: Offer, end: Array, end_own: Array) -> tuple[Offer, Array]:
-        """Some may write nothing but a stop symbol: the one they like best of all tokens, else the first one,
-        whose scores are `end` and `end_own` (R, 1)."""
+        """Rows at their limit may only write a stop symbol: the one they like best of all tokens, else the
+        first one, whose scores are `end` and `end_own` (R, 1).
+        """
         where = self.arrays.where
         rows = [int(limit <= self.written) for limit in self.limits for _ in range(self.places)]
         forced = self.arrays.whole(rows)[:, None] > 0  # (R, 1)
@@ -188,7 +189,7 @@ class Beam:
         favourite = offer.token[row, best]
         stops = self._stops(favourite)  # (R, 1)
         willing = (~forced | stops)[:, 0]
-        first = forced & (self.arrays.whole(range(self.candidates)) == 0)  # (R, C): the stop takes this place
+        first = forced & (self.arrays.whole(range(self.candidates)) == 0)  # (R, C): the stop goes here
         end = where(stops, highest, end) if self.options.forced == "scored" else 0.0  # else it is free
         score = where(first, end, where(forced, -math.inf, offer.score))
         token = where(first, where(stops, favourite, self.symbols.stop), offer.token)
@@ -196,18 +197,18 @@ class Beam:
         return Offer(score, token, own), willing
 
     def _stops(self, token: Array) -> Array:
-        """Which of these end a text."""
+        """Which of these tokens end a text."""
         found = token == self.symbols.stop
         for other in self.symbols.other_stops:
             found = found | (token == other)
         return found
 
     def _cover(self, scores: Scores) -> None:
-        """Add the attention with which the token now looked for is chosen."""
+        """Add the attention of the step that chooses the next token."""
         if scores.attention is None:
             raise UserError("A coverage penalty needs a model with cross-attention, and rows that show it.")
         sizes = [len(self.prompts[number]) for number in self.requests]
-        width = max(sizes)  # others in the batch may have longer sources, or none so long any more
+        width = max(sizes)  # others in the batch may have, or have had, longer sources
         got = _fit(scores.attention.double(), width)
         self.covered = got if self.covered is None else got + _fit(self.covered, width)
         size = torch.tensor(sizes, device=self.device).repeat_interleave(self.places)
@@ -215,10 +216,10 @@ class Beam:
         logs = self.covered.clamp(NEVER_SEEN, 1.0).log().masked_fill(outside, 0.0)
         self.coverage = self.arrays.take(self.options.coverage * logs.sum(1))  # (R,)
 
-    # -- what is written -----------------------------------------------------------------------------
+    # -- choosing ------------------------------------------------------------------------------------
 
     def _part(self, offer: Offer, group: int, live: Array) -> Offer:
-        """A group's share, (B, P·C) each, its scores now those of whole texts."""
+        """A group's share, (B, P·C) each, with scores of whole texts."""
         count = len(self.requests)
         if self.written:
             begin = group * self.width * self.candidates
@@ -230,7 +231,7 @@ class Beam:
     def choose(self, offer: Offer, group: int, earlier: Sequence[Choice]) -> Choice:
         """Rank a group's extensions: W that may end, and W others."""
         arrays, line, width = self.arrays, self.line, self.width
-        # each of W texts may stand before itself with every stop, and W others are wanted
+        # every stop after each of W texts may rank first, and W others are needed
         look = min((1 + len(self.symbols.stops)) * width, offer.score.shape[1])
         lower = bool(earlier and self.options.diversity)
         ranks = offer.score - self._lowered(offer.token, earlier) if lower else offer.score
@@ -242,19 +243,19 @@ class Beam:
         ended = arrays.where(stops, score, -math.inf)[:, :width]
         others, pick = arrays.top(arrays.where(stops, -math.inf, rank), min(width, look))
         live = arrays.where(others > -math.inf, score[line, pick], -math.inf) if lower else others
-        if (short := width - live.shape[1]) > 0:  # so small a vocabulary: places without a text are rows too
+        if (short := width - live.shape[1]) > 0:  # a very small vocabulary: empty beam slots are rows too
             live, pick = arrays.wider(live, width), arrays.wider(pick, width)
             live[:, -short:] = -math.inf
         chosen = (row[line, pick], token[line, pick], own[line, pick])
         return Choice(live, *chosen, ended, row[:, :width], token[:, :width], own[:, :width])
 
     def _lowered(self, token: Array, earlier: Sequence[Choice]) -> Array:
-        """What diversity takes off (B, P·C): an end is no word that could be avoided."""
+        """The diversity penalty (B, P·C); a stop symbol is not a word to avoid, and is exempt."""
         groups = sum((token[:, :, None] == one.token[:, None, :]).any(2) * 1 for one in earlier)
         return self.options.diversity * groups * ~self._stops(token)
 
     def _collect(self, pool: Pool, choice: Choice, willing: Array | None) -> None:
-        """Put the texts that end here into the pool, if they are good enough for it."""
+        """Add the texts that end here to the pool, if they are good enough."""
         if self.arrays.asking_is_free and not (choice.ended > -math.inf).any():
             return  # it would change nothing
         row = choice.ended_row
@@ -266,7 +267,7 @@ class Beam:
         pool.add(score, self.written, asked, tokens, logps)
 
     def _extended(self, row: Array, token: Array, own: Array) -> tuple[Array, Array]:
-        """The texts of these rows with one more token, and what the model thought of each."""
+        """The texts of these rows with one more token, and the model's log-probability of each token."""
         if self.written >= self.tokens.shape[1]:
             self.tokens = self.arrays.wider(self.tokens, self.written + BLOCK)
             self.logps = self.arrays.wider(self.logps, self.written + BLOCK)
@@ -275,7 +276,7 @@ class Beam:
         logps[..., self.written] = own
         return tokens, logps
 
-    # -- who goes on ---------------------------------------------------------------------------------
+    # -- continuing ----------------------------------------------------------------------------------
 
     def _going(self, choices: Sequence[Choice]) -> Array:
         """(B,) whether a request's live texts could still change what is found."""
@@ -287,7 +288,7 @@ class Beam:
         return going
 
     def _go_on(self, choices: Sequence[Choice], left: list[int]) -> Moves:
-        """Move everything to the rows that go on; those of a request stand together, K each."""
+        """Move all state to the rows that continue; those of a request are adjacent, K each."""
         fields = [(choice.live, choice.row, choice.token, choice.own) for choice in choices]
         some_leave = len(left) < len(self.requests)
         if some_leave:
@@ -309,20 +310,20 @@ class Beam:
     def _finish(self, decided: list[int], choices: Sequence[Choice], scores: Scores) -> None:
         index = self.arrays.whole(decided)
         by_group = [pool.of(index).read() for pool in self.pools]
-        broken = sum(choice.live[index].sum(1) for choice in choices).tolist()  # not a number: nor is this
+        broken = sum(choice.live[index].sum(1) for choice in choices).tolist()  # non-finite if any of them is
         for place, total, *found in zip(decided, broken, *by_group, strict=True):
             answer: list[Hypothesis] | Exception
             try:
-                # groups may find the same
+                # different groups may find the same text
                 texts = {(one.ids, one.stop): one for group in found for one in group()}
                 ranked = sorted(texts.values(), key=lambda one: -one.score)[: self.options.nbest]
                 answer = not_finite() if math.isnan(total) else ranked or [self._cut(place, scores)]
-            except UserError as error:  # this request's alone
+            except UserError as error:  # concerns this request alone
                 answer = error
             self.done.append((self.requests[place], answer))
 
     def _cut(self, place: int, scores: Scores) -> Hypothesis:
-        """The best text at its limit where processors let none end; before that, nothing may be written."""
+        """The best text at its limit if processors let none end; before the limit, nothing may be written."""
         if self.written < self.limits[place]:
             raise nothing_left(self.written)
         lives = [score for live in self.live for score in live[place].tolist()]
@@ -336,5 +337,5 @@ class Beam:
 
 
 def _fit(table: Tensor, width: int) -> Tensor:
-    """(R, S) with S made `width`."""
+    """(R, S) padded or cut to S = `width`."""
     return nn.functional.pad(table, (0, width - table.shape[1]))

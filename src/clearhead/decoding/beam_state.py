@@ -1,13 +1,13 @@
-"""What a beam search keeps: tables on either side, a pool of finished texts, and the rule by which it stops.
+"""State of a beam search: tables on host or device, a pool of finished texts, and the stopping rule.
 
-- `Arrays`: small tables of numbers in NumPy or in PyTorch, behind the few functions in which the two differ.
+- `Arrays`: small tables of numbers in NumPy or PyTorch, behind the few functions in which the two differ.
   Bookkeeping for a handful of rows takes dozens of tiny operations. On a CPU, NumPy does each in a third of
-  the time; on an accelerator tables must stay where the scores are.
+  the time; on an accelerator the tables must stay where the scores are.
 - `Pool`: the best finished texts of many requests, as tables that a beam adds to at each step.
-- `Stopping`: the three rules of `Options.early_stopping`. `"never"` is exact: a request is decided when its n
-  best finished texts cannot be beaten any more, whatever its live texts may still write. The other two are
-  Hugging Face's: `False` stops as soon as K texts have ended and no live one would get among them if it ended
-  now; `True` as soon as K texts have ended.
+- `Stopping`: the three rules of `Options.early_stopping`. `"never"` is exact: a request is decided when no
+  live text, whatever it may still write, can beat its n best finished ones. The other two are Hugging Face's:
+  `False` stops as soon as K texts have ended and no live one would rank among them if it ended now; `True` as
+  soon as K texts have ended.
 
 Shapes: B active requests, N finished texts kept of each, E new ones of each, L space for tokens.
 """
@@ -28,24 +28,24 @@ from torch.nn.functional import pad
 from clearhead.decoding.backend import Hypothesis, refuse_not_finite
 from clearhead.decoding.options import LengthPenalty, Options
 
-Array = Any  # numpy.ndarray or torch.Tensor: both know arithmetic, comparisons, indexing, reshape and tolist
+Array = Any  # numpy.ndarray or torch.Tensor: both have arithmetic, comparisons, indexing, reshape and tolist
 
 
 class OnHost:
-    """Tables in NumPy; `OnDevice` has the same functions in PyTorch. Of equals the first is the largest."""
+    """Tables in NumPy; `OnDevice` has the same functions in PyTorch. The first of equals is the largest."""
 
-    asking_is_free = True  # whether looking at a number waits for nobody
+    asking_is_free = True  # whether reading a number needs no synchronisation
 
     def take(self, tensor: Tensor) -> Array:
         """A tensor on the search's device as a table, without copying."""
         return tensor.numpy()
 
     def give(self, array: Array) -> Tensor:
-        """And back."""
+        """The inverse of `take`."""
         return torch.from_numpy(array)
 
     def whole(self, values: Sequence[int]) -> Array:
-        """Whole numbers from the host."""
+        """Integers from the host."""
         return np.array(values, dtype=np.int64)
 
     def real(self, values: Sequence[float]) -> Array:
@@ -53,7 +53,7 @@ class OnHost:
         return np.array(values, dtype=np.float64)
 
     def top(self, array: Array, count: int) -> tuple[Array, Array]:
-        """(B, M) to (B, count): the largest of each line, largest first, and where they stand."""
+        """(B, M) to (B, count): the largest of each row, largest first, and their indices."""
         where = (-array).argsort(axis=1, kind="stable")[:, :count]
         return array[np.arange(len(array))[:, None], where], where
 
@@ -62,19 +62,19 @@ class OnHost:
         return array.max(axis=1)
 
     def at_least(self, array: Array, least: float) -> Array:
-        """Each number, but at least `least`."""
+        """Each number, clamped from below at `least`."""
         return np.maximum(array, least)
 
     def where(self, condition: Array, one: Array | float, other: Array | float) -> Array:
-        """One where the condition holds, the other elsewhere."""
+        """`one` where the condition holds, `other` elsewhere."""
         return np.where(condition, one, other)
 
     def joined(self, arrays: Sequence[Array]) -> Array:
-        """Side by side, along the second dimension."""
+        """Concatenated along the second dimension."""
         return np.concatenate(arrays, axis=1)
 
     def wider(self, array: Array, width: int) -> Array:
-        """The last dimension filled up with zeros."""
+        """The last dimension padded with zeros."""
         fill = np.zeros((*array.shape[:-1], width - array.shape[-1]), dtype=array.dtype)
         return np.concatenate([array, fill], axis=-1)
 
@@ -123,7 +123,7 @@ Arrays = OnHost | OnDevice
 
 
 def arrays_for(device: torch.device) -> Arrays:
-    """The kind that suits scores on this device."""
+    """The implementation for scores on this device."""
     return OnHost() if device.type == "cpu" else OnDevice(device)
 
 
@@ -141,7 +141,7 @@ class Pool:
         self.logps = arrays.real(none).reshape(requests, kept, 1)  # (B, N, L) the model's own
 
     def add(self, score: Array, count: int, willing: Array, tokens: Array, logps: Array) -> None:
-        """Texts (B, E, L) of `count` tokens and the stop symbol, with their scores (B, E); -inf: not one."""
+        """Add texts (B, E, L) of `count` tokens and the stop symbol, with scores (B, E); -inf: not a text."""
         if self.tokens.shape[2] < tokens.shape[2]:
             self.tokens = self.arrays.wider(self.tokens, tokens.shape[2])
             self.logps = self.arrays.wider(self.logps, tokens.shape[2])
@@ -153,7 +153,7 @@ class Pool:
         self.logps = joined([self.logps, logps])[self.line, pick]
 
     def of(self, index: Array) -> Pool:
-        """The same for these requests alone."""
+        """The pool of these requests alone."""
         part = copy.copy(self)
         part.line = self.line[: len(index)]
         for name in ("score", "count", "willing", "tokens", "logps"):
@@ -161,14 +161,14 @@ class Pool:
         return part
 
     def read(self) -> Iterator[Callable[[], list[Hypothesis]]]:
-        """The texts of each request, when they are asked for: they may turn out not to be finite."""
+        """The texts of each request, read lazily: they may turn out not to be finite."""
         fields = (self.score, self.count, self.willing, self.tokens, self.logps)
         for lines in zip(*(one.tolist() for one in fields), strict=True):
             yield partial(_texts, lines)
 
 
 def _texts(lines: tuple[list[Any], ...]) -> list[Hypothesis]:
-    """Those of one request, best first."""
+    """The texts of one request, best first."""
     return [
         hypothesis(tokens[: count + 1], logps[: count + 1], willing, score)
         for score, count, willing, tokens, logps in zip(*lines, strict=True)
@@ -178,19 +178,19 @@ def _texts(lines: tuple[list[Any], ...]) -> list[Hypothesis]:
 
 def hypothesis(tokens: Sequence[int], logps: Sequence[float], willing: bool, score: float) -> Hypothesis:
     """A text from its tokens and the model's log-probability of each, the stop symbol's last."""
-    logp = refuse_not_finite(min(math.fsum(logps), 0.0))  # a kernel's rounding may end a hair above 0
+    logp = refuse_not_finite(min(math.fsum(logps), 0.0))  # a kernel's rounding may end slightly above 0
     return Hypothesis(tuple(tokens[:-1]), logp, willing, score, tuple(logps), tokens[-1])
 
 
 def kept_of(options: Options) -> int:
-    """Finished texts that a group of a beam keeps: those that are asked for, and those it stops by."""
+    """Finished texts that a group keeps: those to return, and those that its stopping rule needs."""
     if options.early_stopping == "never":
         return options.nbest
     return max(options.nbest, options.beam // options.groups)
 
 
 class Stopping:
-    """The rule of one beam."""
+    """The stopping rule of one beam."""
 
     def __init__(self, options: Options, limits: Sequence[int], arrays: Arrays) -> None:
         self.options, self.arrays, self.width = options, arrays, options.beam // options.groups
@@ -199,13 +199,13 @@ class Stopping:
         self.keep(range(len(limits)))
 
     def keep(self, requests: Sequence[int]) -> None:
-        """Only these requests are active."""
+        """Continue with these requests only."""
         self.limits = [self.all_limits[number] for number in requests]
         self.lasts = [self.all_lasts[number] for number in requests]
         self.last_divisor = self.arrays.real(self.lasts)  # (B,)
 
     def divisor(self, written: int) -> Array | float:
-        """What a text that ends with one token more is divided by; (B, 1) where some are cut."""
+        """The divisor for a text that ends with one more token; (B, 1) if some are cut."""
         divisor = self.penalty.at(written + 1)
         if self.options.forced != "cut" or written < min(self.limits):
             return divisor
@@ -213,10 +213,10 @@ class Stopping:
         return self.arrays.real([last if limit <= written else divisor for limit, last in pairs])[:, None]
 
     def goes_on(self, best: Array, finished: Array, written: int) -> Array:
-        """(B,) whether live texts, the best of which scores `best` (B,), may change what is found.
+        """(B,) whether live texts, the best of which scores `best` (B,), may still change the result.
 
-        `finished` (B, N) are the scores of texts that have ended, best first; one more token than `written`
-        has just been added to the live ones.
+        `finished` (B, N) are the scores of ended texts, best first; one more token than `written` has just
+        been added to the live ones.
         """
         if self.options.beam == 1:
             return (best > -math.inf) & (finished[:, -1] == -math.inf)
@@ -231,10 +231,10 @@ class Stopping:
         return (best > -math.inf) & ((worst == -math.inf) | ((self.arrays.whole(cut) > 0) & wins))
 
     def _exactly(self, best: Array, worst: Array, written: int) -> Array:
-        """No token adds to a log-probability, so that the live score over the largest divisor that is still
-        to come bounds what a text can become. Coverage is left out of the bound: it is never above 0, but
-        rises as more of the source is seen. Groups are weighed one by one: each has its own n best, and those
-        of all groups together are among them. Where options may lift scores above 0, nothing is bounded.
+        """No token increases a log-probability, so the live score over the largest divisor still to come
+        bounds the final score of a text. Coverage is left out of the bound: it is never above 0, but rises as
+        more of the source is seen. Groups are judged one by one: each has its own n best, which include those
+        of all groups together. If options may raise scores above 0, there is no bound.
         """
         if _may_rise(self.options):
             return best > -math.inf
@@ -242,12 +242,12 @@ class Stopping:
 
 
 def last_divisors(options: Options, limits: Sequence[int]) -> list[float]:
-    """What the longest text that each request may become is divided by."""
+    """The divisor of the longest text that each request may reach."""
     penalty = LengthPenalty(options.length_penalty, options.length_kind)
     counted = 0 if options.forced == "cut" else 1
     return [penalty.at(max(limit + counted, 1)) for limit in limits]
 
 
 def _may_rise(options: Options) -> bool:
-    """Can a token add to a text's score? Log-probabilities are never above 0, and only these lift them."""
+    """Can a token increase a text's score? Log-probabilities are at most 0; only these options raise them."""
     return options.frequency < 0 or options.presence < 0 or any(value > 0 for _, value in options.bias)

@@ -1,12 +1,12 @@
-"""Contrastive search (Su et al. 2022): likely, and unlike what the text already holds.
+"""Contrastive search (Su et al. 2022): tokens that are probable, but unlike the text so far.
 
-At each place the model's k likeliest tokens are candidates, each written by a row of its own. That one is
-taken which has the highest
+At each position the model's k most probable tokens are candidates, each written by its own row. The search
+takes the one with the highest
 
     (1 − α) · p(v | text) − α · max over the text so far of cos(h_v, h_j)
 
-where h are the model's last hidden states, h_v the one after reading the candidate, and p is what processors
-have left, normalised. The rows of the other candidates are forgotten.
+where h are the model's last hidden states, h_v the one after reading the candidate, and p is the normalised
+distribution after all processors. The rows of the other candidates are forgotten.
 
 Shapes: R rows, n active texts, k candidates, V vocabulary, E model width, T hidden states of a text.
 """
@@ -28,7 +28,7 @@ from clearhead.decoding.processors import PLAIN, Past, Pipeline, nothing_left
 
 @dataclass
 class _Text:
-    """One text that is being written."""
+    """One text being written."""
 
     number: int  # of its request
     seen: Tensor | None = None  # (T, E) hidden states so far, each of length 1; None: none yet
@@ -43,9 +43,9 @@ class _Text:
 class Contrastive:
     """A `Search` by likelihood and contrast; the stop symbol is a candidate like any other.
 
-    Compared are the hidden states after the start symbol of an encoder-decoder, or after the prompt's tokens,
-    and after every token written. At its limit a text gets a stop symbol; it then counts as willing if that
-    was the likeliest token.
+    The search compares the hidden states after the start symbol of an encoder-decoder, or after the prompt's
+    tokens, and after every token written. At its limit a text gets a stop symbol; it then counts as willing
+    if that was the most probable token.
     """
 
     def __init__(self, batch: Batch, pipeline: Pipeline = PLAIN) -> None:
@@ -84,15 +84,15 @@ class Contrastive:
         return self._candidates(scores)
 
     def _begin(self, scores: Scores, hidden: Tensor) -> None:
-        """What each request's text has seen before anything is written."""
+        """Record each request's hidden states before anything is written."""
         states = [one.unsqueeze(0) for one in hidden] if scores.context is None else scores.context
         for row, (text, one) in enumerate(zip(self.texts, states, strict=True)):
             text.row, text.seen = row, normalize(one.float(), dim=-1)
 
     def _choose(self, hidden: Tensor) -> None:
-        """Of every text's candidates the best; texts whose best is the stop symbol end.
+        """Choose the best of every text's candidates; texts whose best is the stop symbol end.
 
-        Text by text, so that what is chosen for one does not depend on the others.
+        Works text by text, so the choice for one does not depend on the others.
         """
         going, begin = [], 0
         for text in self.texts:
@@ -115,7 +115,7 @@ class Contrastive:
         self.written += 1
 
     def _candidates(self, scores: Scores) -> Moves:
-        """The likeliest tokens behind each text, each as a row that goes on from it."""
+        """The most probable next tokens of each text, each as a row that continues it."""
         none = torch.zeros(0, dtype=torch.long, device=self.device)
         if not self.texts:
             return Moves(none, none)

@@ -1,8 +1,8 @@
-"""How a bundle wants to be decoded: its own settings, as `Options` and `Symbols`.
+"""A bundle's own decoding settings, as `Options` and `Symbols`.
 
-A bundle may carry settings under `generation` in its metadata, by Hugging Face's names and with their
-meanings; imported ones do. Here, and nowhere else, they become ours. What has no counterpart is named by
-`not_carried`, not guessed. Knows nothing about commands.
+A bundle may carry settings under `generation` in its metadata, with Hugging Face's names and meanings;
+imported ones do. Here, and nowhere else, they are translated into ours. `not_carried` lists settings without
+a counterpart instead of guessing one. Knows nothing about commands.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clearhead.decoding.options import WITH_SOURCE, Options
 Plain = dict[str, Any]
 
 KEY = "generation"  # in a bundle's metadata
-TOP_K = 50  # what transformers takes when a folder draws and says nothing of it
+TOP_K = 50  # the default of transformers for a folder that samples without giving a value
 OF_A_BEAM = ("length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty")
 OF_CHANCE = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 READ = {
@@ -30,12 +30,12 @@ READ = {
     *("begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"),
 }
 IDS = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"}
-# What changes no text: how much is computed at a time, and what else is given back.
+# Settings that change no text: how much is computed at a time, and what else is returned.
 WITHOUT_EFFECT = (
     *("_", "output_", "return_", "cache_", "assistant_", "compile_", "disable_compile", "use_cache"),
     *("transformers_version", "low_memory", "is_assistant", "num_assistant", "prefill_chunk", "trust_remote"),
 )
-# Values with which a setting that is not read does nothing.
+# Values with which an unsupported setting has no effect.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "encoder_no_repeat_ngram_size": (0,),
     "encoder_repetition_penalty": (1.0,),
@@ -52,7 +52,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def options_of(bundle: Bundle) -> Options:
-    """A bundle's own settings; those of a greedy search where it has none.
+    """A bundle's own settings; greedy search if it has none.
 
     >>> import clearhead
     >>> bundle = Bundle(clearhead.build("tiny"), metadata={"generation": {"num_beams": 4, "max_length": 61}})
@@ -64,7 +64,7 @@ def options_of(bundle: Bundle) -> Options:
 
 
 def own_options(metadata: Mapping[str, Any], family: str) -> Options | None:
-    """The settings that a bundle's metadata holds; None where they say nothing of how to decode."""
+    """The settings in a bundle's metadata; None if they say nothing about decoding."""
     settings = _settings(metadata)
     if not READ & settings.plain.keys():
         return None
@@ -77,7 +77,7 @@ def own_options(metadata: Mapping[str, Any], family: str) -> Options | None:
 
 
 def not_carried(metadata: Mapping[str, Any], family: str) -> list[str]:
-    """The names of settings that a bundle has and that change nothing here."""
+    """The names of settings that a bundle has but that have no effect here."""
     settings = _settings(metadata)
     plain, has_source = settings.plain, family in WITH_SOURCE
     found = [
@@ -100,12 +100,12 @@ def not_carried(metadata: Mapping[str, Any], family: str) -> list[str]:
 def with_own(symbols: Symbols, bundle: Bundle) -> Symbols:
     """A tokenizer's symbols with those of a bundle's own settings: all stops, and what is never written.
 
-    What another toolkit made may write its start and padding symbols: only its own settings rule tokens out.
+    An imported model may write its start and padding symbols: only its own settings rule tokens out.
     """
     settings = _settings(bundle.metadata)
     stops = list(dict.fromkeys([symbols.stop, *settings.ids("eos_token_id")]))
     forced = settings.ids("forced_eos_token_id")
-    stops.sort(key=lambda id: id not in forced)  # stable: what is forced at the limit comes first
+    stops.sort(key=lambda id: id not in forced)  # stable: the token forced at the limit comes first
     never = [*([] if is_imported(bundle) else symbols.forbidden), *settings.ids("suppress_tokens")]
     never += [one[0] for one in settings.sequences("bad_words_ids") if len(one) == 1]
     vocabulary = bundle.config.vocabulary
@@ -120,10 +120,10 @@ def with_own(symbols: Symbols, bundle: Bundle) -> Symbols:
 
 
 def changed(own: Options, said: Mapping[str, Any]) -> Options:
-    """A bundle's own settings with those that somebody has said in their place.
+    """A bundle's own settings, overridden by what the caller set.
 
-    Another search than the bundle's takes along nothing that belongs to the bundle's: a beam does not draw,
-    what is drawn has no beam, and a beam of one place is greedy. A prefix and bans are added to the bundle's.
+    Choosing another search than the bundle's drops the settings that belong to the bundle's: beam search does
+    not sample, sampling has no beam, and a beam of 1 is greedy. Prefixes and bans add to the bundle's.
 
     >>> changed(Options(sample=True, top_p=0.9), {"beam": 4}) == Options(beam=4)
     True
@@ -157,7 +157,7 @@ _OF_SEARCH = (
 
 
 def _fit_lengths(plain: Plain, said: Mapping[str, Any]) -> None:
-    """What was said of a length goes before what the bundle says of the other one."""
+    """A length that the caller set takes precedence over the bundle's setting of the other length."""
     least, most = plain["min_length"], plain["max_length"]
     if most is not None and least > most:
         if "min_length" not in said:
@@ -166,12 +166,12 @@ def _fit_lengths(plain: Plain, said: Mapping[str, Any]) -> None:
             plain["max_length"] = least
 
 
-# -- from their names to ours -----------------------------------------------------------------------
+# -- from Hugging Face's names to ours --------------------------------------------------------------
 
 
 def _search(settings: _Settings) -> Plain:
     beam = settings.whole("num_beams", 1, least=1)
-    scoring: Plain = {  # said even of a greedy search, for whoever asks for a beam instead
+    scoring: Plain = {  # set even for greedy search, in case a caller asks for a beam instead
         "length_penalty": settings.number("length_penalty", 1.0),
         "early_stopping": settings.early_stopping(),
         "forced": "free" if settings.ids("forced_eos_token_id") else "cut",
@@ -196,8 +196,8 @@ def _search(settings: _Settings) -> Plain:
 
 
 def _lengths(settings: _Settings, has_source: bool) -> Plain:
-    """Theirs count the start symbol or the prompt, unless they speak of new tokens, and the last stop symbol
-    where that is forced: ours count what is written before it.
+    """Theirs count the start symbol or the prompt, unless they are about new tokens, and the final stop
+    symbol if that is forced: ours count what is written before it.
     """
     found: Plain = {}
     end = 1 if settings.ids("forced_eos_token_id") else 0
@@ -237,7 +237,7 @@ def _settings(metadata: Mapping[str, Any]) -> _Settings:
 
 
 class _Settings:
-    """A table of their settings, read one by one; a sentence for a value of the wrong kind."""
+    """A table of their settings, read one by one; a value of the wrong type raises an error."""
 
     def __init__(self, plain: Plain) -> None:
         self.plain = plain

@@ -1,4 +1,4 @@
-"""How far the scores of one way to compute are from another's, step by step over the same texts.
+"""How far the scores of one implementation are from another's, step by step over the same texts.
 
 Shapes: R rows, V vocabulary.
 """
@@ -14,24 +14,24 @@ from torch import Tensor
 
 from clearhead.decoding.backend import Rows, Scores
 
-SURE = 0.5  # nats by which a token leads where rounding must not change the choice
+SURE = 0.5  # lead in nats with which a token must win despite rounding
 
 
 @dataclass
 class Drift:
-    """Sums over steps: found log-probabilities beside those that are right."""
+    """Sums over steps: log-probabilities found, compared with the correct ones."""
 
     steps: int = 0
-    nats: float = 0.0  # relative entropy: by how much the distributions are missed, all steps together
-    largest: float = 0.0  # difference of a log-probability; infinite where one of them is no number
-    same: int = 0  # steps with the same likeliest token
+    nats: float = 0.0  # relative entropy between the distributions, summed over all steps
+    largest: float = 0.0  # difference of a log-probability; infinite if one of them is not a number
+    same: int = 0  # steps with the same most probable token
     sure: int = 0  # steps where that leads by `SURE` nats
     sure_same: int = 0
 
     def add(self, found: Tensor, wanted: Tensor) -> None:
-        """Some steps, (R, V) or (V,) natural log-probabilities each."""
+        """Add some steps, (R, V) or (V,) natural log-probabilities each."""
         q, p = (x.detach().cpu().double().reshape(-1, x.shape[-1]) for x in (found, wanted))
-        off = torch.where(p == q, 0.0, p - q)  # where both rule a token out, nothing is missed
+        off = torch.where(p == q, 0.0, p - q)  # tokens that both rule out do not count
         self.steps += len(p)
         self.nats += float(torch.where(p == -torch.inf, 0.0, p.exp() * off).sum())
         worst = float(off.abs().max()) if off.numel() else 0.0
@@ -45,12 +45,12 @@ class Drift:
 
     @property
     def per_token(self) -> float:
-        """Nats a token by which the distributions are missed."""
+        """Relative entropy in nats per token."""
         return max(self.nats / self.steps, 0.0) if self.steps else 0.0
 
     @property
     def share_same(self) -> float:
-        """Of the steps, those with the same likeliest token."""
+        """The share of steps with the same most probable token."""
         return self.same / self.steps if self.steps else 1.0
 
 
@@ -58,7 +58,7 @@ class Drift:
 def forced(
     rows: Rows, given: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
 ) -> Iterator[tuple[list[int], Scores]]:
-    """Lead rows through given texts: which of them are active, and the scores of their next token.
+    """Force rows through given texts: yields which of them are active, and the scores of their next token.
 
     The first scores are those of each text's first token, and the last those of its last.
     """
@@ -70,6 +70,6 @@ def forced(
         staying = [row for row, number in enumerate(going) if len(texts[number]) > at + 1]
         tokens = [texts[going[row]][at] for row in staying]
         parent, token = (torch.tensor(x, dtype=torch.long, device=rows.device) for x in (staying, tokens))
-        scores = rows.step(parent, token)  # without any row at the end: nothing is left behind
+        scores = rows.step(parent, token)  # no rows at the end, so nothing is left over
         going = [going[row] for row in staying]
         at += 1

@@ -1,8 +1,8 @@
-"""Text to vectors with a bundle of any family: one vector a text, from any layer; and the nearest of many.
+"""Text to vectors with a bundle of any family: one vector per text, from any layer; and nearest neighbours.
 
 An encoder-decoder's vectors are its encoder's, a decoder's those of the text as its prompt. Everything that a
-model reads counts, its special tokens included; padding never does, so that a vector does not depend on the
-texts beside it.
+model reads counts, special tokens included; padding never does, so a vector does not depend on the other
+texts of its batch.
 
 Shapes: B texts, T tokens of a text, E the width of the vectors.
 """
@@ -91,7 +91,7 @@ def nearest(query: Tensor, vectors: Tensor, count: int) -> list[tuple[int, float
 
 
 def check_embedding(bundle: Bundle, pooling: str, layer: int | None) -> None:
-    """A sentence for what this model cannot give."""
+    """Raise an error for what this model cannot provide."""
     config = bundle.config
     if config.family == "vision":
         raise UserError("This model reads images and cannot embed text.")
@@ -118,7 +118,7 @@ def _read(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
 
 
 def _states(bundle: Bundle, ids: Tensor, lengths: Tensor, layer: int | None) -> Tensor:
-    """The hidden states (B, T, E) at a height of the stack that reads the text."""
+    """The hidden states (B, T, E) at one layer of the stack that reads the text."""
     model: Any = bundle.model
     config = bundle.config
     if config.family in NO_TRANSFORMERS:

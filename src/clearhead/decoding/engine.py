@@ -1,9 +1,9 @@
-"""One engine for all who write: requests come in, are scheduled, written together and answered by events.
+"""One engine for all callers: requests come in, are scheduled, decoded together and answered by events.
 
-There is no thread inside: whoever waits for an answer pumps, one round at a time and under a lock, and so
-also for everybody else. Callers may be in different threads. Everything that is asked from outside (hand
-over, abort, park, resume) only leaves a note, which the next round obeys. So it may be asked at any moment:
-in the midst of another's round, or by the garbage collector inside one's own. Knows neither models nor texts.
+The engine has no thread: a caller that waits for an answer pumps, one round at a time and under a lock, and
+so serves all other callers too. Callers may be in different threads. Every outside request (submit, abort,
+park, resume) only leaves a note, which the next round carries out. So it is safe at any moment: during
+another caller's round, or from the garbage collector inside one's own. Knows neither models nor texts.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from clearhead.decoding.backend import (
 from clearhead.decoding.scheduler import WINDOW, Scheduler
 
 NOWHERE = -1  # in place of a slot
-LONGEST_WAIT = 1.0  # seconds; whoever waits is woken by the end of a round, and looks for itself now and then
-MOST_STEPS = 64  # of a round in which nobody streams; backends take fewer, since nobody can interrupt them
+LONGEST_WAIT = 1.0  # seconds; the end of a round wakes waiting callers, which also check now and then
+MOST_STEPS = 64  # of a round in which nobody streams; backends take fewer, since they cannot be interrupted
 
 
 class Ticket:
-    """One request on its way, as its caller sees it."""
+    """One submitted request, as its caller sees it."""
 
-    # How every ticket begins, said once for all of them: there are thousands.
-    done = False  # finished, failed or aborted, as far as the caller has heard
+    # Initial values, shared by all tickets at class level: there are thousands.
+    done = False  # finished, failed or aborted, as far as the caller knows
     rows, cost = 1, 1.0  # for the scheduler
     lane: _Lane | None = None  # None: not scheduled
     slot: Slot | None = None  # None: not active
-    begun = False  # whether it has left the queue once
-    held = False  # parked, or to be
-    parked: Parked | None = None  # its memory meanwhile, if it was active
-    told = skip = 0  # tokens told; tokens to be told again after a restart
+    begun = False  # whether it has ever left the queue
+    held = False  # parked, or about to be
+    parked: Parked | None = None  # its memory while parked, if it was active
+    told = skip = 0  # tokens reported; tokens to skip after a restart
 
     def __init__(self, request: Request, caller: Caller, number: int) -> None:
         self.request, self.caller, self.number = request, caller, number
@@ -63,35 +63,35 @@ class Ticket:
         return self._asked is other._asked or self._asked == other._asked
 
     def abort(self) -> None:
-        """The caller does not want it any more, and hears nothing of it again."""
+        """The caller no longer wants it, and gets no more events from it."""
         self.caller.abort([self])
 
     def park(self) -> None:
-        """Let it leave its place, with its memory, until `resume`."""
+        """Give up its slot, with its memory, until `resume`."""
         self.caller.engine.note(lambda: self.caller.engine.park(self))
 
     def resume(self) -> None:
-        """Let it go on when its turn comes."""
+        """Continue when its turn comes."""
         self.caller.engine.note(lambda: self.caller.engine.resume(self))
 
 
 @dataclass(eq=False)
 class Caller:
-    """Somebody who hands over requests and waits for what becomes of them. For one thread at a time."""
+    """Submits requests and waits for their events. For one thread at a time."""
 
     engine: Engine
-    events: deque[tuple[Ticket, Event]] = field(default_factory=deque)  # written by whoever pumps
+    events: deque[tuple[Ticket, Event]] = field(default_factory=deque)  # written by the caller that pumps
     open: dict[int, Ticket] = field(default_factory=dict)  # by number: those that are not done
     submitted: int = 0
-    scheduled: int = 0  # of these, those that have left the queue; written by whoever pumps
+    scheduled: int = 0  # of these, those that have left the queue; written by the caller that pumps
 
     @property
     def waiting(self) -> int:
-        """Requests that nobody has begun yet."""
+        """Requests that have not started yet."""
         return self.submitted - self.scheduled
 
     def submit(self, requests: Iterable[Request]) -> list[Ticket]:
-        """Hand over requests as one window; they are numbered on from those before."""
+        """Submit requests as one window; numbers continue from earlier ones."""
         tickets = [Ticket(one, self, number) for number, one in enumerate(requests, start=self.submitted)]
         self.submitted += len(tickets)
         self.open |= {one.number: one for one in tickets}
@@ -99,7 +99,7 @@ class Caller:
         return tickets
 
     def wait(self) -> Iterator[tuple[Ticket, Event]]:
-        """What has happened; if nothing has, one round is pumped first. Aborted requests are silent."""
+        """The events so far; if there are none, pump one round first. Aborted requests yield none."""
         if not self.events:
             self.engine.pump(self.events)
         while self.events:
@@ -112,7 +112,7 @@ class Caller:
             yield ticket, event
 
     def abort(self, tickets: Sequence[Ticket]) -> None:
-        """Drop these. May be called at any moment, in any thread."""
+        """Drop these. Safe at any moment, in any thread."""
         for one in tickets:
             one.done = True
             self.open.pop(one.number, None)
@@ -120,14 +120,14 @@ class Caller:
         self.engine.tidy()
 
     def close(self) -> None:
-        """Drop all that is open."""
+        """Drop all open requests."""
         if self.open:
             self.abort(list(self.open.values()))
 
 
 @dataclass(eq=False)
 class _Lane:
-    """A backend, the queue before it, and who is in it."""
+    """A backend, its queue, and its active requests."""
 
     backend: Backend
     queue: Scheduler[Ticket] = field(default_factory=Scheduler)
@@ -150,23 +150,23 @@ class _Lane:
 
 
 class Engine:
-    """Gives each request to the first backend that can serve it; `window`: requests that are read ahead."""
+    """Gives each request to the first backend that can serve it; `window`: requests to read ahead."""
 
     def __init__(self, backends: Sequence[Backend], window: int | None = None) -> None:
         self.lanes = [_Lane(one) for one in backends]
         self.window = window or WINDOW * max(one.capacity.rows for one in backends)
-        self._notes: deque[Callable[[], None]] = deque()  # what was asked since the last round
+        self._notes: deque[Callable[[], None]] = deque()  # requested since the last round
         self._turn = threading.Condition()  # held for a moment only, never during a round
-        self._taken = False  # whether somebody is pumping
+        self._taken = False  # whether a caller is pumping
         self._process = os.getpid()
 
     # -- for callers ------------------------------------------------------------------------------
 
     def run(self, requests: Iterable[Request | None]) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Each request's number and its texts, best first, as they end: not in the order of the requests.
+        """Each request's number and its texts, best first, as they finish: not in the order of the requests.
 
-        Requests are read a window at a time, as soon as no earlier one waits. None among them says that no
-        more are there for now: those that came go on, and more are asked for after each round.
+        Requests are read a window at a time, once no earlier one waits. A None among them means that no more
+        are available for now: existing requests continue, and the engine asks for more after each round.
         """
         caller, coming, ended = Caller(self), iter(requests), False
         try:
@@ -188,11 +188,11 @@ class Engine:
                     elif isinstance(event, Failed):
                         raise event.error
         finally:
-            if not too_late():  # the caller may have left
+            if not too_late():  # the caller may be gone
                 caller.close()
 
     def pump(self, unless: Sized = ()) -> None:
-        """One round for everybody, unless another thread has brought what is waited for meanwhile."""
+        """Run one round for all callers, unless another thread has meanwhile filled `unless`."""
         self._look_for_fork()
         with self._my_turn(unless) as mine:
             if mine:
@@ -201,8 +201,9 @@ class Engine:
 
     @contextmanager
     def _my_turn(self, unless: Sized | None) -> Iterator[bool]:
-        """Nobody else pumps inside. Waits for whoever does, until there is something in `unless`; None: not
-        at all, and then it may not be one's turn."""
+        """Only one caller pumps inside. Waits for the one that does, until `unless` is non-empty; None: does
+        not wait, and then it may not be the caller's turn.
+        """
         mine = False
         try:
             with self._turn:
@@ -222,14 +223,14 @@ class Engine:
         self._notes.append(what)
 
     def tidy(self) -> None:
-        """Do what was noted, unless a round is under way, which does it at its end."""
+        """Carry out the notes, unless a round is running, which does so at its end."""
         while self._notes:
             with self._my_turn(None) as mine:
                 if not mine:
                     return
                 self._obey()
 
-    # -- a round, in one's turn -------------------------------------------------------------------
+    # -- a round, with the turn taken -------------------------------------------------------------
 
     def _round(self) -> None:
         self._obey()
@@ -242,7 +243,7 @@ class Engine:
         self._obey()
 
     def _obey(self) -> None:
-        """Do what was noted; backends that nobody needs then come to rest."""
+        """Carry out the notes; backends that are then idle rest."""
         while self._notes:
             self._notes.popleft()()
         for lane in self.lanes:
@@ -251,7 +252,7 @@ class Engine:
                     lane.backend.rest()
 
     def _admit(self, lane: _Lane) -> None:
-        """Read in newcomers while there is room for a good many of them."""
+        """Prefill new requests while there is space for a good number of them."""
         while lane.queue:
             free, capacity = lane.backend.free, lane.backend.capacity
             batch = lane.queue.next(free.rows, capacity.rows)
@@ -270,7 +271,7 @@ class Engine:
                     lane.queue.left(one.caller)
                     self._tell(one, Failed(NOWHERE, error))
                 continue
-            except BaseException:  # nobody knows how far it came
+            except BaseException:  # how far it got is unknown
                 lane.queue.put_back(batch)
                 self._restart(lane)
                 raise
@@ -291,7 +292,7 @@ class Engine:
             return
         except (
             BaseException
-        ):  # an interrupt concerns whoever pumps; the others begin anew, and notice nothing
+        ):  # an interrupt concerns the caller that pumps; the others restart and notice nothing
             self._restart(lane)
             raise
         for event in events:
@@ -310,7 +311,7 @@ class Engine:
         ticket.caller.events.append((ticket, event))
 
     def _restart(self, lane: _Lane) -> None:
-        """All active requests go back to the queue: whatever is written depends on the request alone."""
+        """Return all active requests to the queue: a text depends on its request alone."""
         lane.backend.reset()
         for slot in list(lane.active):
             ticket = lane.leave(slot)
@@ -318,7 +319,7 @@ class Engine:
             lane.queue.add(ticket.caller, [ticket])
 
     def _look_for_fork(self) -> None:
-        """A forked child has none of its parent's threads, not even one that was in the midst of a round."""
+        """A forked child has none of its parent's threads, not even one that was in the middle of a round."""
         if self._process == os.getpid():
             return
         self._process, self._turn = os.getpid(), threading.Condition()
@@ -327,7 +328,7 @@ class Engine:
             for lane in self.lanes:
                 self._restart(lane)
 
-    # -- notes, obeyed in somebody's turn ---------------------------------------------------------
+    # -- notes, carried out in a caller's turn ----------------------------------------------------
 
     def enqueue(self, caller: Caller, tickets: Sequence[Ticket]) -> None:
         by_lane: dict[_Lane, list[Ticket]] = {}
@@ -391,7 +392,7 @@ class Engine:
 
 
 def _begin(ticket: Ticket) -> None:
-    """Note, once, that a request does not wait any more."""
+    """Record, once, that a request no longer waits."""
     if not ticket.begun:
         ticket.begun = True
         ticket.caller.scheduled += 1

@@ -1,6 +1,6 @@
-"""Texts with gaps, filled by models that learned to: masked tokens scored, or hidden spans written.
+"""Fill gaps in texts with models that were trained to: score masked tokens, or write hidden spans.
 
-A gap is written `[MASK]` in a text. A masked language model is asked for the likeliest tokens there; an
+A gap is written `[MASK]` in a text. A masked language model gives the most probable tokens there; an
 encoder-decoder that was trained to denoise writes the span of each gap.
 """
 
@@ -23,12 +23,12 @@ from clearhead.decoding.writer import Way, Writer
 from clearhead.text.marks import Marks, around_gaps
 
 Device = str | torch.device | None
-SPAN = 16  # most tokens that are written for a gap, its sentinel included
+SPAN = 16  # most tokens written for a gap, its sentinel included
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A text with its gaps filled; of a masked model, the likeliest words for each gap, best first."""
+    """A text with its gaps filled; for a masked model also the most probable words per gap, best first."""
 
     text: str
     gaps: tuple[tuple[tuple[str, float], ...], ...] = ()  # for each gap: word and probability
@@ -55,7 +55,7 @@ def fill(
 def _masked(
     bundle: Bundle, parts: Sequence[list[list[int]]], marks: Marks, mask: int, top: int, device: Device
 ) -> list[Filled]:
-    """The likeliest ordinary tokens at each mask."""
+    """The most probable ordinary tokens at each mask."""
     tokenizer, framing = tokenizers_of(bundle)[0], framings_of(bundle).source
     rows = [framing.frame(_with_masks(pieces, mask)) for pieces in parts]
     words = [id for id in range(marks.vocabulary) if id not in marks.special]  # some models have more rows
@@ -77,7 +77,7 @@ def _masked(
 
 
 def read_with_gaps(bundle: Bundle, text: str) -> list[int]:
-    """The ids that a model reads for a text; a gap is a mask or a sentinel, where the model knows such."""
+    """The ids that a model reads for a text; a gap becomes a mask or a sentinel, if the model has them."""
     marks, pieces = Marks.of(tokenizers_of(bundle)[0]), around_gaps(tokenizers_of(bundle)[0], text)
     inner = None
     if marks is not None and len(pieces) > 1:
@@ -89,12 +89,12 @@ def read_with_gaps(bundle: Bundle, text: str) -> list[int]:
 
 
 def _with_masks(pieces: list[list[int]], mask: int) -> list[int]:
-    """What stands around the gaps, and a mask for each gap."""
+    """The text around the gaps, and a mask for each gap."""
     return [id for piece in pieces for id in (*piece, mask)][:-1]
 
 
 def _with_sentinels(pieces: list[list[int]], marks: Marks) -> list[int]:
-    """What stands around the gaps, and a sentinel for each gap."""
+    """The text around the gaps, and a sentinel for each gap."""
     gaps = len(pieces) - 1
     if gaps > len(marks.sentinels):
         raise UserError(
@@ -107,7 +107,7 @@ def _with_sentinels(pieces: list[list[int]], marks: Marks) -> list[int]:
 def _denoised(
     bundle: Bundle, sources: Sequence[list[int]], marks: Marks, device: Device, way: Way = "auto"
 ) -> list[str]:
-    """What the model writes for each gap, put back into it."""
+    """What the model writes for each gap, inserted into the text."""
     writer, framing = Writer(bundle, device=device, way=way), framings_of(bundle).source
     requests = []
     for inner in sources:
@@ -121,9 +121,9 @@ def _denoised(
 
 
 def filled_source(bundle: Bundle, source: Sequence[int]) -> str:
-    """The ids of a source with gaps as the text that a model makes of it; for samples of a validation."""
+    """The text that a model makes of a source with gaps, given as ids; for validation samples."""
     marks = Marks.of(tokenizers_of(bundle)[0])
-    assert marks is not None  # its encoding had them
+    assert marks is not None  # encoding the source required them
     stop = framings_of(bundle).source.after
     inner = [id for id in source if id not in stop]
     return _denoised(bundle, [inner], marks, None, "torch")[0]

@@ -1,7 +1,7 @@
-"""Texts written straight on, one token after the other: the likeliest each time, or drawn by chance.
+"""Texts written one token after the other: the most probable token each time, or a random draw.
 
-Greedy decoding has one row for each request, sampling as many independent rows as texts are asked for. A row
-that has ended leaves at once. What was written is kept on the host, and the device is waited for once a step.
+Greedy decoding has one row per request, sampling as many independent rows as texts are requested. A row that
+has ended leaves at once. The record of what was written is on the host; a step waits for the device once.
 
 Shapes: R rows now, V vocabulary, L tokens written.
 """
@@ -22,7 +22,7 @@ from clearhead.decoding.backend import Batch, Hypothesis, Moves, Scores, not_fin
 from clearhead.decoding.processors import Past, Pipeline, nothing_left
 from clearhead.decoding.random_draws import drawn, keys, uniform
 
-RECORD = 64  # tokens that the record has space for at first; it doubles
+RECORD = 64  # initial capacity of the record in tokens; it doubles
 
 Floats = NDArray[np.floating[Any]]
 
@@ -32,15 +32,15 @@ class _Choice(NamedTuple):
 
     token: Tensor  # (R,)
     logp: Tensor  # (R,) the model's own
-    score: Tensor | None = None  # (R,) the best that processors have left; None: they were not asked
+    score: Tensor | None = None  # (R,) the best after processors; None: no processors ran
 
 
 class GreedyOrSampling:
     """A `Search` without alternatives: greedy, or `nbest` texts drawn independently for each request.
 
-    What is drawn for a request depends on its seed, the number of the text and the place alone. At its limit
-    a row writes a stop symbol: the one it has chosen, else the first. Texts of one request come out likeliest
-    first.
+    What is drawn for a request depends only on its seed, the number of the text and the position. At its
+    limit a row writes a stop symbol: the one it has chosen, else the first. Texts of one request are returned
+    most probable first.
     """
 
     def __init__(self, batch: Batch, pipeline: Pipeline) -> None:
@@ -54,14 +54,14 @@ class GreedyOrSampling:
         self.slots = np.arange(count)  # (R,) the text that each row writes
         self.limits = np.repeat(np.array(batch.limits), self.texts)  # (R,)
         self.nearest = int(self.limits.min())
-        self.ids = np.zeros((count, RECORD), dtype=np.int64)  # by slot and place
+        self.ids = np.zeros((count, RECORD), dtype=np.int64)  # by slot and position
         self.logps = np.zeros((count, RECORD))
-        self.ended: dict[int, list[tuple[int, Hypothesis]]] = {}  # by request: which text, and what it is
+        self.ended: dict[int, list[tuple[int, Hypothesis]]] = {}  # by request: (number, text)
         self.ready: list[tuple[int, list[Hypothesis] | Exception]] = []
         self.rows = torch.arange(count, device=self.device)
         self.request = self.rows // self.texts
         self.tokens = torch.zeros(count, 0, dtype=torch.long, device=self.device)  # (R, L)
-        self.remembers = self.sample or pipeline.plain_from is None  # whether `tokens` are kept up
+        self.remembers = self.sample or pipeline.plain_from is None  # whether `tokens` are maintained
         if self.sample:
             seeds = [seed for seed in batch.seeds for _ in range(self.texts)]
             self.keys = keys(seeds, (self.slots % self.texts).tolist(), self.device)
@@ -80,7 +80,7 @@ class GreedyOrSampling:
         for search, rows in (
             (taken, leave),
             (self, ~leave),
-        ):  # the record is theirs by slot, so they share it
+        ):  # the record is indexed by slot, so both share it
             which = np.flatnonzero(rows)
             search._keep(which, torch.from_numpy(which).to(self.device))
         return taken
@@ -89,7 +89,7 @@ class GreedyOrSampling:
         return self.ids[number, : self.written].tolist() if self.texts == 1 else ()
 
     def advance(self, scores: Scores) -> Moves:
-        spread = self.written == 0 and self.texts > 1  # one row for each request becomes one for each text
+        spread = self.written == 0 and self.texts > 1  # one row per request becomes one per text
         choice = self._choose(scores, spread)
         token, logp, score, stop = self._seen(choice, scores, spread)
         if score is None and self._is_forbidden(token):
@@ -134,13 +134,13 @@ class GreedyOrSampling:
         return self._weigh(scores, spread)
 
     def _is_forbidden(self, token: NDArray[np.int64]) -> bool:
-        """Whether the model's own favourite is a forbidden symbol; a trained model's hardly ever is."""
+        """Whether the model's top token is a forbidden symbol; with a trained model it hardly ever is."""
         if self.written < len(self.pipeline.prefix):
             return False
         return any(bool((token == one).any()) for one in self.pipeline.forbidden)
 
     def _weigh(self, scores: Scores, spread: bool) -> _Choice:
-        """The choice where the score of every token counts."""
+        """The choice when the score of every token matters."""
         logp = scores.logp()
         if spread:
             logp = logp[self.request]
@@ -150,22 +150,22 @@ class GreedyOrSampling:
         shaped = self.pipeline.shape(logp, past)
         if self.sample:
             best = shaped.amax(dim=-1)
-            if self.device.type == "cpu" and bool(best.isnan().any()):  # such rows fail, and disturb nobody
+            if self.device.type == "cpu" and bool(best.isnan().any()):  # such rows fail alone
                 shaped = torch.where(best.isnan().unsqueeze(1), 0.0, shaped)
             narrow, ids = self.pipeline.narrow(shaped, past)
             token = drawn(narrow, uniform(self.keys, self.written))
             token = token if ids is None else ids.gather(1, token.unsqueeze(1)).squeeze(1)
-        elif self.device.type == "cpu":  # some ten times as fast as torch's way
+        elif self.device.type == "cpu":  # some ten times as fast as torch
             token = torch.from_numpy(shaped.numpy().argmax(axis=-1))
             best = shaped.gather(1, token.unsqueeze(1)).squeeze(1)
         else:
-            best, token = shaped.max(dim=-1)  # of equals the first, as numpy has it
+            best, token = shaped.max(dim=-1)  # the first of equals, as in numpy
         return _Choice(token, logp.gather(1, token.unsqueeze(1)).squeeze(1), best)
 
     def _seen(
         self, choice: _Choice, scores: Scores, spread: bool
     ) -> tuple[NDArray[np.int64], Floats, Floats | None, Floats | None]:
-        """The choice on the host, and where a row is at its limit the stop symbol's log-probabilities."""
+        """The choice on the host, and for rows at their limit the stop symbol's log-probabilities."""
         stop = None
         if self.written >= self.nearest:
             stop = scores.at(torch.tensor([self.symbols.stop], device=self.device)).squeeze(1)
@@ -173,7 +173,7 @@ class GreedyOrSampling:
         wanted = [choice.token, choice.logp, choice.score, stop]
         if self.device.type == "cpu":
             token, logp, *others = (None if one is None else one.numpy() for one in wanted)
-        else:  # all in one go: each would wait for the device
+        else:  # all at once: each copy would wait for the device
             together = torch.stack([one.double() for one in wanted if one is not None]).cpu().numpy()
             lines = iter(together)
             token, logp, *others = (None if one is None else next(lines) for one in wanted)
@@ -185,7 +185,7 @@ class GreedyOrSampling:
     # -- ending -----------------------------------------------------------------------------------
 
     def _failures(self, logp: Floats, score: Floats | None) -> set[int]:
-        """Requests that cannot go on end here: a row may write nothing, or its scores are no numbers."""
+        """End requests that cannot continue: a row has no allowed token, or its scores are not finite."""
         if math.isfinite(logp.sum()) and (score is None or math.isfinite(score.sum())):
             return set()
         found: dict[int, Exception] = {}
@@ -200,7 +200,7 @@ class GreedyOrSampling:
         return set(found)
 
     def _stops(self, token: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these end a text."""
+        """Which of these tokens end a text."""
         found: NDArray[np.bool_] = token == self.symbols.stop
         for other in self.symbols.other_stops:
             found = found | (token == other)
@@ -215,7 +215,7 @@ class GreedyOrSampling:
 
     def _end(self, slot: int, willing: bool) -> None:
         each = tuple(self.logps[slot, : self.written + 1].tolist())
-        total = min(math.fsum(each), 0.0)  # a rounded log-probability may be a hair above
+        total = min(math.fsum(each), 0.0)  # a rounded log-probability may be slightly above 0
         *ids, stop = self.ids[slot, : self.written + 1].tolist()
         request, text = divmod(slot, self.texts)
         found = self.ended.setdefault(request, [])
@@ -226,7 +226,7 @@ class GreedyOrSampling:
             self.ready.append((request, [one for _, one in found]))
 
     def _keep(self, going: NDArray[np.int64], kept: Tensor) -> None:
-        """Rows `going`, the same on the device, are left."""
+        """Keep only the rows `going`; `kept` is the same on the device."""
         self.slots, self.limits = self.slots[going], self.limits[going]
         self.nearest = int(self.limits.min()) if len(going) else 0
         self.rows = self.rows[: len(going)]

@@ -1,7 +1,7 @@
-"""Text to labels with a bundle: the class or number of a text or of two together, the tags of its words.
+"""Text to labels with a bundle: the class or number of a text or of a pair, the tags of its words.
 
-The names of the labels stand in the bundle's metadata, in the order of the
-model's scores, and so does the scale of its numbers.
+The bundle's metadata holds the names of the labels, in the order of the model's
+scores, and the scale of its numbers.
 
 Shapes: B texts, T tokens of a text, C labels.
 """
@@ -24,7 +24,7 @@ from clearhead.decoding.pictures import picture_scores
 from clearhead.decoding.text_requests import heads_read, read_sources
 from clearhead.text.framing import Framed
 
-Texts = Sequence[str | tuple[str, str]]  # one text each, or two that are judged together
+Texts = Sequence[str | tuple[str, str]]  # one text each, or two to be judged together
 
 
 def classify(
@@ -73,20 +73,20 @@ def regress(
 
 
 def scale_of(bundle: Bundle) -> tuple[float, float]:
-    """The mean and the deviation of training's numbers, in whose units the model gives its own."""
+    """The mean and standard deviation of the training targets, by which the model's outputs are scaled."""
     noted = bundle.metadata.get("numbers") or {}
     return float(noted.get("mean", 0.0)), float(noted.get("deviation", 1.0))
 
 
 def reads_two(bundle: Bundle) -> bool | None:
-    """Whether the model judges two texts together; None: one or two, as a tokenizer from elsewhere allows."""
+    """Whether the model judges two texts together; None: one or two, as an imported tokenizer allows."""
     if not framings_of(bundle).source.pair:
         return False
     return None if is_imported(bundle) else True
 
 
 def unread_sentence(bundle: Bundle, texts: Texts, before: int = 0) -> str | None:
-    """What to say where a model reads only the head of one of these texts; `before` came others."""
+    """A sentence if the model reads only the beginning of a text; `before` counts earlier texts."""
     if "source_limit" not in bundle.metadata:
         return None
     each = [(at, one) for at, both in enumerate(texts) for one in ([both] if isinstance(both, str) else both)]
@@ -109,7 +109,7 @@ def tag(
     batch_tokens: int = 4096,
     device: str | torch.device | None = None,
 ) -> list[list[str]]:
-    """The likeliest tag of each word; words are what stands between spaces. Several are joined by "|"."""
+    """The most probable tag of each word; words are separated by spaces. Several are joined by "|"."""
     found = tag_names(bundle, texts, batch_tokens=batch_tokens, device=device)
     if not bundle.config.head.columns:
         return [[name for names in words for name in names] for words in found]
@@ -124,7 +124,7 @@ def tag_names(
     batch_tokens: int = 4096,
     device: str | torch.device | None = None,
 ) -> list[list[list[str]]]:
-    """The likeliest tags of each word of each text, as the bundle's labels name them: one in each column."""
+    """The most probable tags of each word of each text, as the bundle's labels name them: one per column."""
     names = _names_by_column(bundle)
     each = _word_scores(bundle, texts, batch_tokens, device)
     return [
@@ -141,19 +141,19 @@ def tag_probabilities(
     batch_tokens: int = 4096,
     device: str | torch.device | None = None,
 ) -> list[list[dict[str, float]]]:
-    """The probability of every tag for each word of each text; those of a column add up to 1."""
+    """The probability of every tag for each word of each text; those of a column sum to 1."""
     names = _names_by_column(bundle)
 
     def shares(word: list[list[float]]) -> dict[str, float]:
         pairs = (zip(own, given, strict=False) for own, given in zip(names, word, strict=True))
-        return dict(chain.from_iterable(pairs))  # fillers of short columns have no name
+        return dict(chain.from_iterable(pairs))  # padding of short columns has no name
 
     each = _word_scores(bundle, texts, batch_tokens, device)
     return [[shares(word) for word in scores.softmax(-1).tolist()] for scores in each]
 
 
 def _names_by_column(bundle: Bundle) -> list[list[str]]:
-    """The names of the labels, those of each column by themselves."""
+    """The names of the labels, column by column."""
     names = iter(labels_of(bundle, "tag"))
     sizes = bundle.config.head.columns or (bundle.config.head.classes,)
     return [list(islice(names, size)) for size in sizes]
@@ -162,7 +162,7 @@ def _names_by_column(bundle: Bundle) -> list[list[str]]:
 def _word_scores(
     bundle: Bundle, texts: Sequence[str], batch_tokens: int, device: str | torch.device | None
 ) -> list[Tensor]:
-    """The scores (words, columns, C) of each text's words, each read off the word's first piece."""
+    """The scores (words, columns, C) of each text's words, taken at each word's first piece."""
     tokenizer, framing, head = tokenizers_of(bundle)[0], framings_of(bundle).source, bundle.config.head
     words = [encode_words(tokenizer, text.split()) for text in texts]
     rows = [framing.frame(list(chain.from_iterable(pieces))) for pieces in words if pieces]
@@ -178,7 +178,7 @@ def _word_scores(
 
 
 def first_pieces(words: Sequence[Sequence[int]], before: int) -> Iterator[int]:
-    """Where each word's first piece stands, off which its tag is read; `before` ids stand before them all.
+    """The position of each word's first piece, where its tag is predicted; `before` ids precede them all.
 
     >>> list(first_pieces([[7], [8, 9], [10]], 1))
     [1, 2, 4]
@@ -203,7 +203,7 @@ def read_texts(bundle: Bundle, texts: Texts) -> list[Framed]:
 
 
 def labels_of(bundle: Bundle, kind: str) -> list[str]:
-    """The names of the model's labels; a sentence for a bundle that does not do this."""
+    """The names of the model's labels; raises an error if the bundle does not do this."""
     _refuse_other_head(bundle, kind)
     config, names = bundle.config, bundle.metadata.get("labels")
     if not isinstance(names, list) or len(names) != config.head.classes:
@@ -215,8 +215,8 @@ def labels_of(bundle: Bundle, kind: str) -> list[str]:
 
 
 def _refuse_other_head(bundle: Bundle, kind: str) -> None:
-    """A sentence for a bundle whose model does not say this of texts."""
-    vision = bundle.config.family == "vision"  # which names whole pictures, and nothing else
+    """Raise an error for a bundle whose model does not predict this for texts."""
+    vision = bundle.config.family == "vision"  # classifies whole pictures, and nothing else
     if bundle.config.head.kind != kind or (vision and kind != "classify"):
         does, task = ("give numbers", "regress") if kind == "number" else (kind, kind)
         raise UserError(f"The model in this bundle does not {does}: train one with --task {task}.")

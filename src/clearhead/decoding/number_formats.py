@@ -1,8 +1,8 @@
-"""Which number format a bundle is decoded in where `auto` or `fast` is asked for; no clock decides it.
+"""Which number format `auto` and `fast` choose for a bundle; nothing is timed.
 
 `auto` is float32 on a CPU and, on a GPU, the format the bundle was trained in. `fast` takes the first format,
-in the order of speed that the kind of processor has, whose cost on the validation set is below a bound;
-training measures that cost and stores it in the bundle (`metadata["formats"]`, see docs/bundle.md).
+in the order of speed of the kind of processor, whose cost on the validation set is below a bound; training
+measures that cost and stores it in the bundle (`metadata["formats"]`, see docs/bundle.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from clearhead.decoding.native import Dtype
 from clearhead.decoding.native.binding import instruction_set
 
 FORMATS = "formats"  # the name in a bundle's metadata
-NATS = "nats per token"  # what a language model is measured by
+NATS = "nats per token"  # the measure of a language model
 
 # The C++ engine's formats, fastest first, by the instruction set of the kernels it uses; a format that is not
 # faster than float32 there is left out.
@@ -36,9 +36,9 @@ CPU_ORDER: dict[str, tuple[Dtype, ...]] = {
 }
 GPU_ORDER: tuple[Dtype, ...] = ("bf16", "float32")
 
-# What `fast` accepts: so many points (of 100) of the metric, or nats a token where that is the metric, and so
-# many nats a token by which the distributions of float32 are missed: on texts that the model itself would
-# write, perplexity is 2 % higher.
+# What `fast` accepts: a loss of this many points (of 100) of the metric, or nats per token if that is the
+# metric, and this relative entropy to float32's distributions in nats per token: on texts that the model
+# itself would write, perplexity is 2 % higher.
 MOST_POINTS, MOST_NATS, MOST_DRIFT = 0.5, 0.02, 0.02
 
 
@@ -52,7 +52,7 @@ def trained_in(bundle: Bundle) -> Dtype:
 
 
 def fast(bundle: Bundle, device: torch.device, why_not_native: str | None) -> tuple[Dtype, str | None]:
-    """The format that `fast` stands for here, and a sentence where it is float32 after all."""
+    """The format that `fast` selects here, and a sentence if it is float32 after all."""
     if device.type == "cpu" and why_not_native is not None:
         reason = why_not_native.removesuffix(".")
         return "float32", f"--fast needs the C++ engine, which cannot be used here: {reason}."
@@ -79,7 +79,7 @@ def fast(bundle: Bundle, device: torch.device, why_not_native: str | None) -> tu
 
 
 def _order(device: torch.device) -> tuple[tuple[Dtype, ...], str]:
-    """The formats of a device, fastest first, and what kind of device that is."""
+    """The formats of a device, fastest first, and the kind of device."""
     if device.type == "cuda":
         return GPU_ORDER, "cuda"
     if device.type == "cpu":
@@ -88,7 +88,7 @@ def _order(device: torch.device) -> tuple[tuple[Dtype, ...], str]:
 
 
 def acceptable(figures: Any, metric: Any) -> bool:
-    """Whether a format's stored figures are below the bounds; what is missing or no number is not."""
+    """Whether a format's stored figures are within the bounds; missing or non-numeric ones are not."""
     if not isinstance(figures, Mapping):
         return False
     most = MOST_NATS if metric == NATS else MOST_POINTS

@@ -1,6 +1,6 @@
-"""What one request asks of decoding, as data: the search, its penalties, its limits, its seed.
+"""The decoding options of one request, as data: the search, its penalties, its limits, its seed.
 
-Ids stand for tokens. Which of the settings exclude each other is said once, in `Options`, in sentences.
+Tokens are given as ids. `Options` alone checks which settings exclude each other, and says so in sentences.
 Knows nothing about how any of it is done.
 """
 
@@ -19,8 +19,8 @@ from clearhead.models.config import ModelConfig
 
 Ids = tuple[int, ...]
 
-WIDEST = 1024  # places of a beam: each is a row with keys and values of its own
-MOST_TEXTS = 2**16  # drawn for one request, each a row of its own
+WIDEST = 1024  # beam size: each is a row with its own keys and values
+MOST_TEXTS = 2**16  # drawn for one request, each in its own row
 
 _ANY = Bounds(-math.inf, math.inf, above=True, below=True)
 _ABOVE_0, _AT_LEAST_0 = Bounds(0, math.inf, above=True, below=True), Bounds(0, math.inf, below=True)
@@ -45,8 +45,8 @@ _BOUNDS = {
 }
 
 WITH_SOURCE = ("encoder-decoder", "recurrent", "convolutional")
-LONGEST = 1024  # tokens of a source that is read in one piece, where nothing else sets a limit
-WITHOUT_LIMIT = 256  # tokens a decoder writes where neither the caller nor its positions set an end
+LONGEST = 1024  # tokens of a source that is read in one piece, if nothing else sets a limit
+WITHOUT_LIMIT = 256  # tokens a decoder writes if neither the caller nor its positions set a limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,51 +70,51 @@ class Options(Config):
     diversity: float = 0.0  # taken off a token's score for each earlier group that has just written it
     length_penalty: float = 1.0  # alpha; 0: none
     length_kind: Literal["power", "wu"] = "power"  # length^alpha, or ((5 + length) / 6)^alpha
-    coverage: float = 0.0  # beta of Wu et al.: source words that nothing looked at cost something
+    coverage: float = 0.0  # beta of Wu et al.: source words that got no attention cost something
     early_stopping: bool | Literal["never"] = "never"  # when a beam stops: see `stopping`
     nbest: Count = 1  # texts returned for each request
 
     # chance
-    sample: bool = False  # draw tokens instead of taking the likeliest
+    sample: bool = False  # draw tokens instead of taking the most probable one
     temperature: float = 1.0  # log-probabilities are divided by it
-    top_k: Count | None = None  # only the k likeliest
-    top_p: float = 1.0  # only the fewest likeliest that together reach this probability
-    min_p: float = 0.0  # only those with at least this share of the likeliest one's probability
+    top_k: Count | None = None  # only the k most probable tokens
+    top_p: float = 1.0  # only the fewest most probable tokens that together reach this probability
+    min_p: float = 0.0  # only tokens with at least this share of the most probable token's probability
     typical: float = 1.0  # only the fewest whose surprise is nearest the expected one, to this probability
     seed: int = 0
 
-    # contrastive search: the weight of not being like what was written before; needs top_k
+    # contrastive search: the weight of being unlike the text so far; needs top_k
     contrastive: float = 0.0
 
-    # penalties on what was written
+    # penalties on tokens already written
     repetition: float = 1.0  # scores of tokens that occurred are divided (if positive) or multiplied by it
-    # what a repetition penalty changes where one text is written straight on; beams: log-probabilities
+    # what a repetition penalty changes in greedy search and sampling; beams: log-probabilities
     repetition_of: Literal["log-probabilities", "logits"] = "log-probabilities"
     frequency: float = 0.0  # taken off a token's score for each time it was written
     presence: float = 0.0  # taken off once it was written at all
     no_repeat: Count | None = None  # no n-gram of this size is written twice
 
     # what must and must not be written
-    bias: tuple[tuple[int, float], ...] = ()  # (id, what is added to its score)
-    banned: tuple[str | Ids, ...] = ()  # the text holds none of these; of ids, this very sequence
-    prefix: Ids = ()  # the text begins so
-    not_first: Ids = ()  # none of these is the first token, behind the prefix
-    must_include: tuple[str | Ids, ...] = ()  # the text holds each of these; ids stand for what they spell
+    bias: tuple[tuple[int, float], ...] = ()  # (id, number added to its score)
+    banned: tuple[str | Ids, ...] = ()  # the text contains none of these; of ids, this very sequence
+    prefix: Ids = ()  # the text begins with these
+    not_first: Ids = ()  # none of these is the first token after the prefix
+    must_include: tuple[str | Ids, ...] = ()  # the text contains each of these; ids stand for what they spell
     choices: tuple[str | Ids, ...] = ()  # the text is one of these
     regex: str | None = None  # the text matches this expression as a whole
     stop_texts: tuple[str, ...] = ()  # the text ends before the first of these
     min_length: int = 0  # tokens before the stop symbol is allowed
     max_length: Count | None = None  # most tokens written; None: see `limit_of`
-    min_total: int = 0  # the same two, of a decoder's prompt and text together; `max_length` goes first
+    min_total: int = 0  # the same two for a decoder's prompt and text together; `max_length` takes precedence
     max_total: Count | None = None
-    # What the tokens that a text has no choice about do to its score: those of `prefix`, and the stop symbol
-    # at its limit. `scored`: like any other; `free`: they add nothing; `cut`: nor has a text that is cut at
-    # its limit a stop symbol to be counted in its length.
+    # How tokens that a text cannot choose affect its score: those of `prefix`, and the stop symbol at its
+    # limit. `scored`: like any other; `free`: they add nothing; `cut`: as `free`, and a text that is cut at
+    # its limit has no stop symbol to count in its length.
     forced: Literal["scored", "free", "cut"] = "scored"
 
     @property
     def about_text(self) -> bool:
-        """Whether something is asked of the text itself, so that it must be known what tokens add to it."""
+        """Whether an option constrains the text itself, so that the bytes of each token must be known."""
         texts = (*self.banned, *self.choices)
         asked = self.regex is not None or bool(self.must_include or self.stop_texts)
         return asked or any(isinstance(one, str) for one in texts)
@@ -178,10 +178,10 @@ class Options(Config):
 
 @dataclass(frozen=True)
 class LengthPenalty:
-    """What a text's log-probability is divided by, so that long texts are not at a loss.
+    """The divisor of a text's log-probability, which keeps long texts from losing to short ones.
 
-    `power`: length^alpha, so that alpha=1 is the plain average (fairseq's lenpen). `wu`: ((5 + length)
-    / 6)^alpha, of Wu et al. 2016, equation 14. The length counts the stop symbol. alpha=0: nothing.
+    `power`: length^alpha, so alpha=1 is the plain average (fairseq's lenpen). `wu`: ((5 + length)
+    / 6)^alpha, of Wu et al. 2016, equation 14. The length counts the stop symbol. alpha=0: no penalty.
 
     >>> LengthPenalty(1.0).at(4), LengthPenalty(0.0).at(4), LengthPenalty(1.0, "wu").at(7)
     (4.0, 1.0, 2.0)
@@ -197,7 +197,7 @@ class LengthPenalty:
 
 
 def config_of(model: nn.Module) -> ModelConfig:
-    """The settings of a model that writes; a sentence for one that cannot."""
+    """The config of a model that writes text; raises an error for one that cannot."""
     config: ModelConfig = model.config  # type: ignore[assignment]
     if config.family not in (*WITH_SOURCE, "decoder"):
         raise UserError(f"A model of the family '{config.family}' does not write text.")
@@ -207,7 +207,7 @@ def config_of(model: nn.Module) -> ModelConfig:
 
 
 def positions_of(config: ModelConfig) -> int | None:
-    """How many tokens a model can place in one text; None: any number."""
+    """How many positions a model has for one text; None: any number."""
     return config.text_limit
 
 
@@ -222,10 +222,10 @@ def limit_of(
 ) -> int:
     """How many tokens may be written for a given text of `size` tokens, before only the stop symbol is left.
 
-    `max_length`; without it what `max_total` leaves behind a prompt, or what `reach` says of a source; where
-    nothing is known 2·size + 20 for a source, and 256 after a prompt; in any case no more than the model has
-    positions for. Depends on nothing but the text's own size. `is_source`: the given text is a source (None:
-    as in all models of the family; a decoder may have learned to translate).
+    `max_length` if given; else what `max_total` leaves after a prompt, or what `reach` says about a source;
+    else 2·size + 20 for a source, and 256 after a prompt; in any case no more than the model has positions
+    for. Depends only on the text's own size. `is_source`: the given text is a source (None: as in all models
+    of the family; a decoder may have learned to translate).
     """
     positions, reads_apart = positions_of(config), config.family in WITH_SOURCE
     is_source = reads_apart if is_source is None else is_source
@@ -244,7 +244,7 @@ def limit_of(
 def longest_source(config: ModelConfig, reach: LengthLimits | None) -> int:
     """Tokens of a source that a model reads in one piece.
 
-    A decoder's target stands behind its source: all that may be written has to find positions there, too.
+    A decoder's target follows its source, so the positions must suffice for both.
     """
     positions = positions_of(config)
     most = LONGEST if positions is None else min(positions, LONGEST)

@@ -20,14 +20,14 @@ from clearhead.decoding.batches import at_work
 
 
 def picture_text(bundle: Bundle, path: str | Path) -> str:
-    """A picture's file as a bundle's model reads it, in the form of a row's source."""
+    """A picture file as a bundle's model reads it, in the form of a row's source."""
     found = as_text(read_picture(path, bundle.config.image.channels))
     picture_tensor(bundle, found)
     return found
 
 
 def picture_tensor(bundle: Bundle, text: str) -> Tensor:
-    """(C, S, S) from −1 to 1; a sentence for a picture of another size."""
+    """(C, S, S) from −1 to 1; raises an error for a picture of another size."""
     image, pixels = bundle.config.image, squared(pixels_of(text))
     if pixels.shape != (image.channels, image.size, image.size):
         kind = "grey" if image.channels == 1 else "colour"
@@ -39,7 +39,7 @@ def picture_tensor(bundle: Bundle, text: str) -> Tensor:
 
 
 def picture_batches(bundle: Bundle, texts: Sequence[str], tokens: int) -> Iterator[Tensor]:
-    """(B, C, S, S) of all pictures in their order, so many tokens at a time."""
+    """(B, C, S, S) of all pictures in order, this many tokens at a time."""
     rows = max(tokens // bundle.config.image.tokens, 1)
     for start in range(0, len(texts), rows):
         yield torch.stack([picture_tensor(bundle, text) for text in texts[start : start + rows]])

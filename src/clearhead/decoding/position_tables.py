@@ -1,7 +1,7 @@
-"""What positions contribute to decoding, as tables made by the position modules themselves.
+"""What positions contribute to decoding, as tables computed by the position modules themselves.
 
-Whoever decodes without the modules looks numbers up: a row that is added to an embedding, the cosine and the
-sine by which pairs of features are turned, a number that is added to a score for a distance.
+Decoders that bypass the modules look numbers up: a row to add to an embedding, the cosine and sine that
+rotate pairs of features, a bias to add to a score for a distance.
 
 Shapes: P positions, E model width, H heads, D head size.
 """
@@ -18,7 +18,7 @@ from clearhead.nn.tokens import Tokens
 
 
 def added(embedding: InputEmbedding | None, capacity: int) -> Tensor | None:
-    """What is added to the embedding of a token at each position, (P, E); None: nothing."""
+    """What each position adds to the embedding of a token, (P, E); None: nothing."""
     if embedding is None or not (embedding.position.in_embedding or embedding.types is not None):
         return None
     weight = embedding.table.weight
@@ -28,7 +28,7 @@ def added(embedding: InputEmbedding | None, capacity: int) -> Tensor | None:
 
 
 def turns(rotary: Rotary, capacity: int, device: torch.device | str | None = None) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of each position's angles, (P, D/2): what becomes of the point (1, 0)."""
+    """Cosine and sine of each position's angles, (P, D/2): the image of the point (1, 0)."""
     points = torch.zeros(1, 1, capacity, rotary.head_dim, device=device)
     halves = rotary.layout == "halves"
     first = slice(0, rotary.head_dim // 2) if halves else slice(0, None, 2)
@@ -41,7 +41,7 @@ def turns(rotary: Rotary, capacity: int, device: torch.device | str | None = Non
 def biases(
     position: Position | None, capacity: int, heads: int, device: torch.device | str | None = None
 ) -> Tensor | None:
-    """What is added to a score, by head and distance from −(P−1) to P−1, (H, 2P − 1); None: nothing."""
+    """The bias on a score, by head and distance from −(P−1) to P−1, (H, 2P − 1); None: none."""
     if position is None or not position.has_bias:
         return None
     distance = torch.arange(-capacity + 1, capacity, device=device)

@@ -1,15 +1,15 @@
-"""One pipeline from the model's scores to what a search compares or draws by, and the processors in it.
+"""One pipeline from the model's scores to what a search compares or samples from, and its processors.
 
-A processor maps scores to scores and is a pure function of them and of the past, so that a search may
-reorder, repeat and drop its rows as it likes. A token that is ruled out gets -inf; nothing is normalised
-again. s(v) is the score of token v, at first the model's natural log-probability of it; c(v) how often the
-row has written v, its prompt or source not counted.
+A processor maps scores to scores and is a pure function of them and of the past, so a search may reorder,
+repeat and drop its rows freely. A token that is ruled out gets -inf; nothing is renormalised. s(v) is the
+score of token v, at first the model's natural log-probability of it; c(v) is how often the row has written v,
+not counting its prompt or source.
 
-`pipeline` composes what the settings of a request ask for. `before`, for every strategy: bias, repetition,
-frequency and presence, no-repeat, banned sequences, forbidden symbols, least length, what is not first, and
-the constraints that the caller adds; a forced prefix comes before all of these and keeps them waiting until
-it is written. `after`, for what is drawn: temperature, top-k, top-p, min-p, typical (`truncation.py`).
-Settings that ask nothing leave nothing behind.
+`pipeline` composes the processors that a request's options need. `before`, for every strategy: bias,
+repetition, frequency and presence, no-repeat, banned sequences, forbidden symbols, minimum length, what is
+not first, and the constraints that the caller adds; a forced prefix comes before all of these and suspends
+them until it is written. `after`, for sampling: temperature, top-k, top-p, min-p, typical (`truncation.py`).
+Options at their defaults add no processor.
 
 Shapes: R rows, V vocabulary, L tokens written by each row, P tokens of the longest prompt, K banned sequences
 of n tokens, T tokens to look back on.
@@ -30,17 +30,17 @@ from clearhead.decoding.backend import Symbols
 from clearhead.decoding.options import Options
 from clearhead.decoding.truncation import MinP, Temperature, TopK, TopP, Typical
 
-NOBODY = -1  # stands where a row has no token
+NOBODY = -1  # marks a position where a row has no token
 
 
 class Past(NamedTuple):
     """The rows of a batch so far. All of them have written equally many tokens."""
 
     tokens: Tensor  # (R, L) int64
-    prompts: Sequence[Sequence[int]]  # what each request was given: a prompt, or a source
+    prompts: Sequence[Sequence[int]]  # each request's prompt or source
     request: Tensor  # (R,) int64: the request of each row
     written: int  # L
-    totals: Tensor | None = None  # (R,) log Σ exp of the model's logits, where somebody wants them back
+    totals: Tensor | None = None  # (R,) log Σ exp of the model's logits, if a processor needs them
 
 
 # (R, V) scores and the past to (R, V) scores, never in place; -inf rules a token out
@@ -48,7 +48,7 @@ Processor = Callable[[Tensor, Past], Tensor]
 
 
 def nothing_left(written: int) -> UserError:
-    """What to raise where the processors have ruled out every token."""
+    """The error for processors that have ruled out every token."""
     return UserError(
         f"No token is allowed at position {written + 1}, because the settings contradict each other "
         "there: loosen the bans, the repetition limits, the required texts or the minimum length."
@@ -56,7 +56,7 @@ def nothing_left(written: int) -> UserError:
 
 
 class Numbers:
-    """Numbers of a processor, copied once to whatever device its scores lie on."""
+    """Numbers of a processor, copied once to each device that its scores are on."""
 
     def __init__(self, values: Sequence[int] | Sequence[Sequence[int]] | Sequence[float]) -> None:
         self.host = torch.tensor(values)
@@ -69,10 +69,10 @@ class Numbers:
 
 
 class History:
-    """All that a row can look back on: what it has written, behind its prompt where that is text of its own.
+    """What a row can look back on: the tokens it has written, after its prompt if that is part of the text.
 
-    A decoder goes on from its prompt, so that the prompt counts. A source is another text, and does not; the
-    symbol that a target starts from counts where it is given, which shows where a text may also end with it.
+    A decoder continues its prompt, so the prompt counts. A source is another text, and does not count; the
+    start symbol of a target counts if it is given, which shows where a text may also end with it.
     """
 
     def __init__(self, prompted: bool, start: int | None = None) -> None:
@@ -81,7 +81,7 @@ class History:
         self._padded: Tensor | None = None  # (B, P)
 
     def __call__(self, past: Past) -> Tensor:
-        """(R, P + L), filled up on the left with `NOBODY`: the last token always stands last."""
+        """(R, P + L), padded on the left with `NOBODY`: the last token is always in the last column."""
         if not self.prompted:
             if self.start is None:
                 return past.tokens
@@ -101,9 +101,9 @@ class History:
 class Repetition:
     """s(v) · penalty where s(v) < 0, s(v) / penalty otherwise, for each v that occurred (Keskar et al. 2019).
 
-    Occurred: in the prompt of a decoder or in what was written; the source of an encoder-decoder does not
-    count. Log-probabilities are negative, so they are multiplied; what a bias made positive is divided. Where
-    the past knows `totals`, s(v) is the model's logit instead.
+    A token occurred if it is in a decoder's prompt or was written; the source of an encoder-decoder does not
+    count. Log-probabilities are negative, so they are multiplied; scores that a bias made positive are
+    divided. If the past has `totals`, s(v) is the model's logit instead.
     """
 
     penalty: float
@@ -113,7 +113,7 @@ class Repetition:
         seen = self.history(past)  # (R, P + L)
         if not seen.shape[1]:
             return logp
-        seen = torch.where(seen < 0, seen[:, -1:], seen)  # in a place of nobody's once more the last token
+        seen = torch.where(seen < 0, seen[:, -1:], seen)  # instead of padding, repeat the last token
         total = 0.0 if past.totals is None else past.totals.unsqueeze(1)
         score = logp.gather(1, seen) + total
         changed = torch.where(score < 0, score * self.penalty, score / self.penalty)
@@ -140,7 +140,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Forbid:
-    """These tokens are not written at places `begin` to `end` − 1: never, before a least length, or first."""
+    """These tokens are not written at positions `begin` to `end` − 1: never, too early, or first."""
 
     ids: Numbers
     begin: int = 0
@@ -164,7 +164,7 @@ class Bias:
 
 @dataclass(frozen=True)
 class NoRepeat:
-    """No n-gram stands twice in a text; the prompt of a decoder is part of it."""
+    """No n-gram occurs twice in a text; a decoder's prompt is part of it."""
 
     size: int
     history: History
@@ -180,7 +180,7 @@ class NoRepeat:
 
 
 class Banned:
-    """None of these sequences is ever completed, be it begun in the prompt of a decoder."""
+    """None of these sequences is ever completed, even if it began in a decoder's prompt."""
 
     def __init__(self, sequences: Sequence[Sequence[int]], history: History) -> None:
         self.history = history
@@ -201,9 +201,9 @@ class Banned:
 
 @dataclass(frozen=True)
 class Prefix:
-    """The text begins with `ids`. While they are being written nothing else is asked; then comes the rest.
+    """The text begins with `ids`. Until they are written no other processor runs; then the rest apply.
 
-    `free`: their scores are 0, so that they add nothing to a text's.
+    `free`: their scores are 0, so they add nothing to a text's score.
     """
 
     ids: Numbers
@@ -222,7 +222,7 @@ class Prefix:
 
 
 def _rule_out(logp: Tensor, met: Tensor, ids: Tensor) -> Tensor:
-    """Without the `ids` (R, K) that are `met` (R, K); the others go to a spare column."""
+    """Rule out the `ids` (R, K) that are `met` (R, K); the others go to a spare column."""
     barred = torch.zeros(len(logp), logp.shape[1] + 1, dtype=torch.bool, device=logp.device)
     barred.scatter_(1, torch.where(met, ids, logp.shape[1]), True)
     return logp.masked_fill(barred[:, :-1], -torch.inf)
@@ -234,14 +234,14 @@ def _rule_out(logp: Tensor, met: Tensor, ids: Tensor) -> Tensor:
 class Pipeline(NamedTuple):
     """The processors of a request."""
 
-    before: list[Processor]  # what shapes the model's scores, whatever the strategy
-    after: list[Processor]  # what shapes the distribution that is drawn from; empty unless something is drawn
-    forbidden: tuple[int, ...] = ()  # symbols that `before` rules out at every place
-    prefix: tuple[int, ...] = ()  # what `before` forces at the first places
+    before: list[Processor]  # shape the model's scores, whatever the strategy
+    after: list[Processor]  # shape the distribution to sample from; empty unless sampling
+    forbidden: tuple[int, ...] = ()  # symbols that `before` rules out at every position
+    prefix: tuple[int, ...] = ()  # ids that `before` forces at the first positions
     plain_from: int | None = None  # tokens after which `before` only rules out `forbidden`; None: never
 
     def plain(self, written: int) -> bool:
-        """Whether the model's own ranking holds once `forbidden` are left out, and a few best suffice."""
+        """Whether the model's own ranking holds but for `forbidden`, so that the best few tokens suffice."""
         return self.plain_from is not None and written >= self.plain_from
 
     def shape(self, logp: Tensor, past: Past) -> Tensor:
@@ -251,10 +251,10 @@ class Pipeline(NamedTuple):
         return logp
 
     def narrow(self, scores: Tensor, past: Past) -> tuple[Tensor, Tensor | None]:
-        """Scores (R, n) whose softmax is drawn from, and which tokens (R, n) they are of; None: of all.
+        """Scores (R, n) whose softmax is sampled, and the tokens (R, n) they belong to; None: all.
 
-        The same as `after`. On a CPU the first processor that leaves a few tokens hands on those alone, in
-        the order of their ids: what follows looks at nothing else.
+        The same as `after`. On a CPU the first processor that leaves only a few tokens passes on those alone,
+        in id order: later processors look at nothing else.
         """
         ids = None
         for processor in self.after:
@@ -265,7 +265,7 @@ class Pipeline(NamedTuple):
         return scores, ids
 
 
-PLAIN = Pipeline([], [], plain_from=0)  # of settings that ask nothing
+PLAIN = Pipeline([], [], plain_from=0)  # of default options
 
 
 def pipeline(
@@ -275,7 +275,7 @@ def pipeline(
     has_source: bool,
     more: Sequence[Processor] = (),
 ) -> Pipeline:
-    """Compose what `options` ask for; `more` are constraints that were made elsewhere.
+    """Compose the processors for `options`; `more` are constraints built elsewhere.
 
     >>> made = pipeline(Options(min_length=2), Symbols(1, 2, (0, 1)), vocabulary=9, has_source=True)
     >>> [type(one).__name__ for one in made.before], made.plain(1), made.plain(2)
@@ -302,7 +302,7 @@ def pipeline(
 
 
 def _shaping(options: Options, vocabulary: int, history: History) -> list[Processor]:
-    """What changes the model's own ranking."""
+    """Processors that change the model's own ranking."""
     made: list[Processor] = []
     if options.bias:
         values = [0.0] * vocabulary

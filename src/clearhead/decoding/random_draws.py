@@ -1,7 +1,7 @@
-"""Chance that belongs to a request: numbers that depend on its seed, the drawn text and the place alone.
+"""Random numbers of a request: they depend only on its seed, the number of the drawn text and the position.
 
-A counter goes through a mixing function (SplitMix64: Steele, Lea & Flood 2014), so that there is no state
-that neighbours, the order of a batch or a device could disturb. `drawn` turns such a number into a token.
+A counter goes through a mixing function (SplitMix64: Steele, Lea & Flood 2014), so there is no state that
+other requests, the order of a batch or a device could affect. `drawn` turns such a number into a token.
 
 Shapes: R rows, V vocabulary.
 """
@@ -16,14 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Bits = TypeVar("Bits", Tensor, NDArray[np.int64])  # 64 each, as signed numbers
+Bits = TypeVar("Bits", Tensor, NDArray[np.int64])  # 64 bits each, as signed numbers
 
 _STEP = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd: a counter that visits every number
 _TEXTS = 0xD1B54A32D192ED03  # another odd number, for drawn texts of one request
 
 
 def keys(seeds: Sequence[int], texts: Sequence[int], device: torch.device) -> Tensor:
-    """(R,) int64: one for each row, from its request's seed (64 bits) and which of its drawn texts it is."""
+    """(R,) int64: one for each row, from its request's seed (64 bits) and the number of its drawn text."""
     seed = torch.tensor([_signed(one) for one in seeds], dtype=torch.long, device=device)
     text = torch.tensor(list(texts), dtype=torch.long, device=device)
     return _mixed(_mixed(seed + _signed(_STEP)) + text * _signed(_TEXTS))
@@ -32,7 +32,7 @@ def keys(seeds: Sequence[int], texts: Sequence[int], device: torch.device) -> Te
 def uniform(key: Tensor, place: int | Tensor) -> Tensor:
     """(R,) float64 in [0, 1), 53 random bits each, for the token at `place` of rows with these keys.
 
-    A tensor (R,) gives each row its own place.
+    A tensor (R,) gives each row its own position.
 
     >>> key = keys([7, 8], [0, 0], torch.device("cpu"))
     >>> [round(one, 6) for one in uniform(key, 0).tolist()]
@@ -47,10 +47,10 @@ def uniform(key: Tensor, place: int | Tensor) -> Tensor:
 
 
 def drawn(scores: Tensor, numbers: Tensor) -> Tensor:
-    """(R,) the token of each row whose share of softmax(scores) holds its number, shares laid out by id.
+    """(R,) the token of each row by inverting the CDF of softmax(scores), in id order, at its number.
 
-    A token of probability 0 is never drawn, however sums are rounded. A row that is -inf throughout gets some
-    valid id, for the caller to refuse.
+    A token of probability 0 is never drawn, however sums are rounded. A row that is all -inf gets some valid
+    id, which the caller must reject.
     """
     if scores.device.type == "cpu":
         return _drawn_on_host(scores.numpy(), numbers.numpy())
@@ -58,8 +58,8 @@ def drawn(scores: Tensor, numbers: Tensor) -> Tensor:
 
 
 def _drawn_on_device(scores: Tensor, numbers: Tensor) -> Tensor:
-    """Sums in parallel are rounded unlike each other and need not even grow, so shares are looked at too."""
-    chance = (scores - scores.amax(dim=-1, keepdim=True)).exp()  # (R, V), the likeliest 1
+    """Parallel sums round differently and may not even be monotonic, so the shares are checked too."""
+    chance = (scores - scores.amax(dim=-1, keepdim=True)).exp()  # (R, V), the most probable 1
     sums = chance.cumsum(dim=-1, dtype=torch.float64)
     total = sums[:, -1]
     # strictly below the total, which a product near it may be rounded up to
@@ -71,8 +71,8 @@ def _drawn_on_device(scores: Tensor, numbers: Tensor) -> Tensor:
 
 
 def _drawn_on_host(scores: NDArray[np.floating[Any]], numbers: NDArray[np.float64]) -> Tensor:
-    """In numpy, whose calls cost less. Sums go one by one: adding 0 changes nothing."""
-    with np.errstate(invalid="ignore"):  # rows that are -inf throughout
+    """In numpy, whose calls cost less. Sums are sequential: adding 0 changes nothing."""
+    with np.errstate(invalid="ignore"):  # rows that are all -inf
         sums = np.exp(scores - scores.max(axis=-1, keepdims=True)).cumsum(axis=-1, dtype=np.float64)
     total = sums[:, -1]
     target = np.minimum(numbers * total, np.nextafter(total, 0.0))
@@ -80,14 +80,14 @@ def _drawn_on_host(scores: NDArray[np.floating[Any]], numbers: NDArray[np.float6
 
 
 def _mixed(bits: Bits) -> Bits:
-    """Every bit of the result depends on every bit given; 64-bit products wrap around."""
+    """Every bit of the result depends on every input bit; 64-bit products wrap around."""
     bits = (bits ^ _shifted(bits, 30)) * _signed(0xBF58476D1CE4E5B9)
     bits = (bits ^ _shifted(bits, 27)) * _signed(0x94D049BB133111EB)
     return bits ^ _shifted(bits, 31)
 
 
 def _shifted(bits: Bits, by: int) -> Bits:
-    """To the right, zeros from the left: what torch and numpy shift in is the sign."""
+    """A logical shift to the right: torch and numpy would shift in the sign."""
     return (bits >> by) & ((1 << (64 - by)) - 1)
 
 

@@ -1,8 +1,8 @@
-"""Many sequences that are being written by one model in PyTorch: `TorchRows`, the `Rows` of every model.
+"""Many sequences being written by one model in PyTorch: `TorchRows`, the `Rows` of every model.
 
 A search sees rows and nothing else: `admit` new requests, then `step` as often as needed, each time saying
-which row every new row goes on from and which token that row wrote. How keys and values are kept and moved is
-known here alone.
+which row every new row continues and which token it writes. Only this module knows how keys and values are
+stored and moved.
 
 Shapes: R rows, V vocabulary, B new requests, S given tokens, E model width.
 """
@@ -38,7 +38,7 @@ class PlainScores:
 
     @classmethod
     def of(cls, logits: Tensor, hidden: Tensor | None = None, attention: Tensor | None = None) -> PlainScores:
-        """From logits (R, V), in float32 at least: half precision cannot tell near-equal candidates apart."""
+        """From logits (R, V), in float32 at least: half precision cannot separate near-equal candidates."""
         wide = logits if logits.dtype == torch.float64 else logits.float()
         return cls(wide.log_softmax(dim=-1), hidden, attention, wide)
 
@@ -50,7 +50,7 @@ class PlainScores:
         return self._logp
 
     def top(self, count: int) -> tuple[Tensor, Tensor]:
-        if count == 1:  # of equals the first, on every device
+        if count == 1:  # the first of equals, on every device
             if self._logp.is_cpu and not self._logp.requires_grad:  # numpy's search is some ten times faster
                 found = torch.from_numpy(self._logp.numpy().argmax(-1)[:, None])
                 return self._logp.gather(1, found), found
@@ -85,8 +85,8 @@ class PlainScores:
 class TorchRows:
     """Rows of a model in PyTorch: encoder-decoder, decoder or the recurrent baseline.
 
-    Sources are read once. Cross-attention's keys and values are kept once for each source, however many rows
-    go on from it; what self-attention remembers is moved only where rows change their places.
+    Sources are read once. Cross-attention's keys and values are stored once per source, however many rows
+    continue it; the self-attention cache is moved only when rows change position.
     """
 
     def __init__(self, model: nn.Module, symbols: Symbols, keep: frozenset[Extra] = frozenset()) -> None:
@@ -96,13 +96,13 @@ class TorchRows:
             raise UserError(f"A model of the family '{config.family}' has no cross-attention to return.")
         self.cross = f"decoder.{config.depth_of_decoder - 1}.cross.weights"
         self.place = next(model.parameters()).device
-        self.device = exact_place(self.place)  # where scores are, and the search that looks at them
+        self.device = exact_place(self.place)  # where the scores are, and the search that reads them
         self.vocabulary = config.vocabulary
         self.has_source = config.family in WITH_SOURCE
         self.shares_sources = config.family == "encoder-decoder"
         self.state: Any = None
         self.source_of = torch.zeros(0, dtype=torch.long)  # (R,) the source of each row; kept on the host
-        self.joined = False  # newcomers may share their sources otherwise than those who were there
+        self.joined = False  # new rows may share their sources differently from earlier ones
 
     @property
     def count(self) -> int:
@@ -128,7 +128,7 @@ class TorchRows:
         return scores
 
     def _behind(self, state: Any, source_of: Tensor) -> None:
-        """Rows with their state come behind those that are there."""
+        """Append rows with their state to the existing ones."""
         if not self.count:
             self.state, self.source_of = state, source_of
         else:
@@ -139,7 +139,7 @@ class TorchRows:
     def _begin(
         self, ids: Tensor, sizes: Tensor | None, lengths: Tensor
     ) -> tuple[Any, Any, Look | None, Tensor]:
-        """A state for these rows alone, what the model gave, and which of its places is each row's last."""
+        """A state for these rows alone, the model's output, and the index of each row's last position."""
         if not self.has_source:
             state = self.model.begin()  # type: ignore[operator]
             return state, self.model(ids, lengths=sizes, state=state), None, lengths - 1
@@ -154,14 +154,12 @@ class TorchRows:
         return Look(self.cross) if "attention" in self.keep else None
 
     def _scores(self, output: Any, look: Look | None, last: Tensor) -> PlainScores:
-        """Those at place `last` (R,) of each row."""
+        """The scores at position `last` (R,) of each row."""
         rows = torch.arange(len(last), device=self.place)
         hidden = output.hidden[rows, last] if "hidden" in self.keep else None
         attention = None
         if look is not None:
-            weights = look[self.cross].mean(
-                1
-            )  # (sources, queries, S): rows that share a source stand together
+            weights = look[self.cross].mean(1)  # (sources, queries, S): rows that share a source are adjacent
             attention = weights.reshape(len(last), -1, weights.shape[-1])[:, -1]
         here = (one if one is None else one.to(self.device) for one in (hidden, attention))
         return PlainScores.of(output.logits[rows, last].to(self.device), *here)
@@ -179,7 +177,7 @@ class TorchRows:
         return self._scores(output, look, torch.zeros_like(tokens[:, 0]))
 
     def take(self, begin: int, end: int) -> tuple[Any, Tensor]:
-        """Rows that leave: their state, which waits on the host, and which source is whose."""
+        """Rows that leave: their state, which waits on the host, and the source of each."""
         if begin == end:
             return None, self.source_of[:0]
         owners = self.source_of.tolist()
@@ -216,7 +214,7 @@ class TorchRows:
         elif bool((counts == counts[0]).all()):
             self.state.reorder(parent, kept.to(self.place))
         else:
-            # Requests with beams of unlike width side by side: each row gets a source of its own.
+            # Requests with different beam sizes are in one batch: each row gets its own source.
             self.state.reorder(parent, sources.to(self.place))
             renumbered = torch.arange(len(parent))
         self.source_of = renumbered

@@ -1,4 +1,4 @@
-"""The `Backend` of models that take one step at a time: `Rows` and searches, brought together.
+"""The `Backend` of models that take one step at a time: it connects `Rows` and searches.
 
 Requests that are admitted together form a batch, and a search decides for each batch what its rows write
 next; the model then takes one step for the rows of all batches at once. Rows of texts that have ended leave
@@ -46,12 +46,12 @@ from clearhead.decoding.scheduler import REFILL
 
 @dataclass(eq=False)
 class _Active:
-    """A batch that is being written, or what is left of one."""
+    """A batch being written, or what is left of one."""
 
     search: Search | None  # None: its requests were dropped, and its rows leave with the next step
     scores: Scores  # of its rows
-    slots: list[Slot]  # of its requests, by their number in the search
-    told: dict[int, int]  # the requests that stream, and how many tokens of each were told
+    slots: list[Slot]  # of its requests, by number in the search
+    told: dict[int, int]  # the requests that stream, and how many tokens of each were reported
     width: int  # rows that each of its requests may have
     left: int  # requests that are active
 
@@ -65,15 +65,15 @@ class ParkedRows:
     scores: Scores
     number: int  # in its search
     told: int | None  # tokens, if it streams
-    rows: object  # what `take` gave
-    origin: Rows  # whose `take`
+    rows: object  # what `take` returned
+    origin: Rows  # the rows that `take` was called on
 
 
 class RowsBackend:
     """Drives one `Rows` with any mixture of searches; `capacity` is how many rows may be active.
 
-    The rows are made when somebody comes and given up when nobody is left, so that a backend at rest holds no
-    memory. `keep`: what the scores of these rows bring beside log-probabilities.
+    The rows are created for the first request and released after the last, so an idle backend holds no
+    memory. `keep`: what the scores of these rows include besides log-probabilities.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RowsBackend:
         self.capacity = Capacity(max(capacity, 1))
         self._rows: Rows | None = None
         self._batches: list[_Active] = []  # in the order of their rows
-        self._places: dict[Slot, tuple[_Active, int]] = {}  # of active requests: which batch, which number
+        self._places: dict[Slot, tuple[_Active, int]] = {}  # of active requests: batch, and number in it
         self._parked: WeakSet[ParkedRows] = WeakSet()  # their memory belongs to these rows
         self._requests: dict[Slot, Request] = {}
         self._next_slot = 0
@@ -104,7 +104,7 @@ class RowsBackend:
     def free(self) -> Capacity:
         return Capacity(self.capacity.rows - sum(one.left * one.width for one in self._batches))
 
-    # -- coming and going -------------------------------------------------------------------------
+    # -- admitting and leaving --------------------------------------------------------------------
 
     def admit(self, requests: Sequence[Request]) -> list[Slot]:
         rows = self._made()
@@ -155,7 +155,7 @@ class RowsBackend:
         assert isinstance(parked, ParkedRows)
         rows, number = self._made(), parked.number
         self._parked.discard(parked)
-        if parked.origin is not rows:  # its rows have failed meanwhile; the same text is written anew
+        if parked.origin is not rows:  # its rows have failed meanwhile; start over: the text is the same
             number, [slot] = 0, self.admit([parked.request])
         else:
             assert isinstance(rows, DivisibleRows)
@@ -176,19 +176,19 @@ class RowsBackend:
         del self._places[slot], self._requests[slot]
 
     def rest(self) -> None:
-        """Give up the rows. They may be somebody else's, so they are emptied too."""
+        """Release the rows. Others may share them, so they are emptied too."""
         if self._rows is None:
             return
         self._batches = []
         if self._rows.count:
             nobody = torch.zeros(0, dtype=torch.long, device=self._rows.device)
-            with suppress(Exception):  # after a failure they may not even be able to do that
+            with suppress(Exception):  # after a failure even that may raise
                 self._rows.step(nobody, nobody)
         if not self._parked:
             self._rows = None
 
     def _alone(self, slot: Slot) -> _Active:
-        """Divide a batch so that this request is a batch of its own."""
+        """Split a batch so that this request is a batch by itself."""
         batch, number = self._places[slot]
         assert batch.search is not None
         layout = batch.search.layout()
@@ -215,13 +215,13 @@ class RowsBackend:
         return self._step() if events is None else events
 
     def _stride(self) -> list[Event] | None:
-        """Several steps at once, until there is room for newcomers; None: these go step by step."""
+        """Several steps at once, until new requests fit; None: these searches go step by step."""
         stride: Strides | None = getattr(self._batches[0].search, "stride", None)
         if stride is None or any(one.search is None for one in self._batches):
             return None
         capacity = self.capacity.rows
         taken = capacity - self.free.rows
-        spare = taken - (capacity - -(-capacity // REFILL))  # rows that must end before any is read in
+        spare = taken - (capacity - -(-capacity // REFILL))  # rows that must end before new ones are admitted
         enough = -(-spare // max(one.width for one in self._batches)) if spare > 0 else taken
         searches = [one.search for one in self._batches if one.search is not None]
         after = stride(self._made(), searches, [one.scores for one in self._batches], enough)
@@ -248,7 +248,7 @@ class RowsBackend:
                     with self._undisturbed():
                         moves = batch.search.advance(batch.scores)
                     events += self._ended(batch)
-                except Exception as error:  # the other batches know nothing of it
+                except Exception as error:  # does not affect the other batches
                     events += self._failed(batch, error)
                 else:
                     if len(moves.parent):
@@ -265,7 +265,7 @@ class RowsBackend:
         return events
 
     def _ended(self, batch: _Active) -> list[Event]:
-        """What came of a batch's last steps: requests that have left, and tokens that are certain."""
+        """Events of a batch's last steps: requests that have ended, and tokens that are certain."""
         assert batch.search is not None
         events: list[Event] = []
         for number, found in batch.search.finished():
@@ -289,10 +289,10 @@ class RowsBackend:
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        """PyTorch works in one thread meanwhile, where the rows have threads of their own.
+        """Limit PyTorch to one thread meanwhile, if the rows have their own threads.
 
-        Its threads would go on spinning for a while after work of a few microseconds, on the cores that the
-        next step of the rows needs: with a vocabulary of 50,000 that costs a quarter of the speed or more.
+        PyTorch's threads would keep spinning after work of a few microseconds, on the cores that the next
+        step of the rows needs: with a vocabulary of 50,000 that costs a quarter of the speed or more.
         """
         if not getattr(self._rows, "own_threads", False):
             yield
@@ -305,12 +305,12 @@ class RowsBackend:
             torch.set_num_threads(before)
 
     def _joined(self, parts: list[Tensor]) -> Tensor:
-        """Whole numbers one after another; most often there is one batch, and nothing to copy."""
+        """Integer tensors concatenated; mostly there is one batch, and nothing to copy."""
         if len(parts) == 1:
             return parts[0]
         return torch.cat([torch.zeros(0, dtype=torch.long, device=self._made().device), *parts])
 
 
 def rows_engine(rows: Rows, symbols: Symbols, make_search: MakeSearch, room: int) -> Engine:
-    """An engine over these rows alone, of which `room` may be active."""
+    """An engine over these rows alone; at most `room` of them may be active."""
     return Engine([RowsBackend(lambda: rows, make_search, symbols, room, frozenset(get_args(Extra)))])

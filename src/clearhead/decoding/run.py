@@ -1,4 +1,4 @@
-"""Short ways to the engine, in one call each.
+"""One-call shortcuts to the engine.
 
 With a bundle, from text to text: translate (or summarise) and generate, at once or token by token; `Writer`
 does the work. With a model alone, from ids to ids: greedy, sample, beam_search.
@@ -40,8 +40,8 @@ def translate(
 ) -> list[Written]:
     """Each text as the model renders it, in the order given; an empty line stays an empty line.
 
-    Without options: the bundle's own settings, greedy where it has none. `show`: a progress line where there
-    is a terminal.
+    Without options: the bundle's own settings, or greedy search if it has none. `show`: a progress line if
+    there is a terminal.
 
     >>> import clearhead
     >>> tokenizer = clearhead.Tokenizer.words("the cat sleeps")
@@ -71,10 +71,10 @@ def generate(
     dtype: Dtype = "float32",
     way: Way = "auto",
 ) -> str:
-    """The prompt and how the model goes on from it.
+    """The prompt and the model's continuation.
 
-    Without options: the bundle's own settings, greedy where it has none. Ends at a stop symbol, at the limit
-    of length, or where the model has no more positions.
+    Without options: the bundle's own settings, or greedy search if it has none. Ends at a stop symbol, at the
+    length limit, or where the model has no more positions.
     """
     if translates(bundle):
         raise UserError(
@@ -94,23 +94,23 @@ def stream(
 ) -> Iterator[str]:
     """What is written for one text, piece by piece, as soon as it is certain.
 
-    A beam is certain of nothing before its end, so it gives one piece.
+    A beam is certain of nothing before its end, so it yields one piece.
     """
     with _resting(bundle):
         yield from stream_with(Writer(bundle, device=device, dtype=dtype, way=way), text, options)
 
 
 def stream_with(writer: Writer, text: str, options: Options | None = None) -> Iterator[str]:
-    """As `stream`, with a writer that is ready."""
+    """As `stream`, with an existing writer."""
     writing = writer.submit(text, options)
     try:
         yield from writing.pieces()
     finally:
-        writing.abort()  # nothing is left to drop, unless whoever listened has gone
+        writing.abort()  # does nothing, unless the consumer has left early
 
 
 def continuation(writer: Writer, prompt: str, written: Written, stops: Sequence[str] = ()) -> str:
-    """What was written behind a prompt, with the space between them where there is one."""
+    """What was written after a prompt, with the space between them if there is one."""
     before = opening(writer.bundle, prompt)
     whole = writer.tokenizer.decode([*before, *written.ids]).removeprefix(writer.tokenizer.decode(before))
     return before_stop(whole, stops)
@@ -124,10 +124,10 @@ def greedy(
     symbols: Symbols,
     max_length: int | None = None,
 ) -> list[Hypothesis]:
-    """The likeliest token at each step; one hypothesis for each row of `given` (B, S).
+    """The most probable token at each step; one hypothesis for each row of `given` (B, S).
 
-    `given` is the source of an encoder-decoder or the prompt of a decoder, `lengths` say where its rows
-    end. `max_length`: see `limit_of`; at the limit the stop symbol is written whatever the model prefers.
+    `given` is the source of an encoder-decoder or the prompt of a decoder, `lengths` are the lengths of its
+    rows. `max_length`: see `limit_of`; at the limit the stop symbol is written whatever the model prefers.
 
     >>> import clearhead, torch
     >>> model = clearhead.build("tiny").eval()
@@ -152,7 +152,7 @@ def sample(
     """As `greedy`, each token drawn with its probability to the power 1/temperature, normalised.
 
     The log-probabilities returned are the model's own, at temperature 1. Row i has the seed `seed` + i, and
-    what is drawn for it depends on nothing else.
+    its draws depend on nothing else.
     """
     options = Options(sample=True, temperature=temperature, max_length=max_length, seed=seed)
     return [texts[0] for texts in _written(model, given, lengths, options, symbols)]
@@ -169,7 +169,7 @@ def beam_search(
     max_length: int | None = None,
     nbest: int = 1,
 ) -> list[list[Hypothesis]]:
-    """For each row of `given` (B, S) its `nbest` best texts, best first; fewer where there are no more.
+    """For each row of `given` (B, S) its `nbest` best texts, best first; fewer if there are no more.
 
     `given`, `lengths` and `max_length` are as for `greedy`. The default penalty is the plain average.
 
@@ -201,7 +201,7 @@ def _written(
     symbols: Symbols,
     make: MakeSearch | None = None,
 ) -> list[list[Hypothesis]]:
-    """The texts for padded rows (B, S) of ids; a row's own length sets its limit, its number its seed."""
+    """The texts for padded rows (B, S) of ids; a row's length sets its limit, its number its seed."""
     if given.dim() != 2 or not given.numel():
         raise UserError("Decoding starts from padded rows (two dimensions) with at least one token.")
     config = config_of(model)
@@ -219,7 +219,7 @@ def _written(
 
 @contextmanager
 def _resting(bundle: Bundle) -> Iterator[None]:
-    """Without dropout; a model that was in training goes back to it."""
+    """Without dropout; a model that was in training mode returns to it."""
     training = bundle.model.training
     bundle.model.eval()
     try:

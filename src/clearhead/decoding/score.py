@@ -1,6 +1,6 @@
-"""What a model thinks of texts that somebody else wrote: forced decoding, token by token, in one pass.
+"""A model's scores of given texts: forced decoding of all tokens in one pass.
 
-The same numbers that a search adds up: the score of a text that a search wrote equals the score found here.
+A search sums the same numbers: the score of a text that a search wrote equals the score found here.
 
 Shapes: B rows, S source tokens, T target tokens, V vocabulary.
 """
@@ -28,13 +28,13 @@ class Scored:
     """A text and its natural log-probability."""
 
     tokens: tuple[str, ...]  # without the stop symbol
-    token_logps: tuple[float, ...]  # of each token, and last of the stop symbol
+    token_logps: tuple[float, ...]  # of each token, and finally of the stop symbol
     logp: float  # their sum
-    score: float  # over the length penalty, as a search compares texts
+    score: float  # over the length penalty, by which a search ranks texts
 
     @property
     def perplexity(self) -> float:
-        """e to the power of the mean surprise of a token, the stop symbol counted."""
+        """e to the power of the mean surprise per token, the stop symbol included."""
         return float(torch.tensor(-self.logp / len(self.token_logps), dtype=torch.float64).exp())
 
 
@@ -45,7 +45,7 @@ def score(
     penalty: LengthPenalty | None = None,
     device: str | torch.device | None = None,
 ) -> list[Scored]:
-    """Each pair's target as the model rates it after its source (a decoder: after its prompt, maybe empty).
+    """The model's scores of each pair's target after its source (a decoder: after its prompt, maybe empty).
 
     >>> import clearhead
     >>> tokenizer = clearhead.Tokenizer.words("the cat sleeps")
@@ -55,7 +55,7 @@ def score(
     (3, ('cat', 'sleeps'))
     """
     _, writer = tokenizers_of(bundle)
-    # behind a prompt nothing new begins; a target of its own may have more before it than the start symbol
+    # after a prompt nothing new begins; a separate target may have more before it than the start symbol
     before = framings_of(bundle).target.before if translates(bundle) else []
     targets = [(*before, *ids) for ids in writer.encode_batch([target for _, target in pairs])]
     return score_ids(bundle, [source for source, _ in pairs], targets, penalty=penalty, device=device)
@@ -72,7 +72,7 @@ def score_ids(
     penalty: LengthPenalty | None = None,
     device: str | torch.device | None = None,
 ) -> list[Scored]:
-    """As `score`, of targets given as ids; `stops` are what they end with, where that is not the first."""
+    """As `score`, of targets given as ids; `stops` are their stop symbols, if not the first."""
     _, writer = tokenizers_of(bundle)
     symbols, divisor = symbols_of(bundle), penalty or LengthPenalty()
     given = _given(bundle, sources)
@@ -120,7 +120,7 @@ def _passes(
     start: int | None,
     place: torch.device,
 ) -> Iterator[tuple[list[int], Tensor]]:
-    """Numbers of pairs, and the log-probabilities (B, T+1) of their targets and stop symbols."""
+    """Indices of pairs, and the log-probabilities (B, T+1) of their targets and stop symbols."""
     model, has_source = bundle.model, bundle.config.family in WITH_SOURCE
     if has_source and start is None:
         raise UserError("This vocabulary has no start token, which every target needs.")

@@ -1,10 +1,10 @@
-"""Speculative decoding (Leviathan et al. 2023, Chen et al. 2023): a small model guesses, a large one checks.
+"""Speculative decoding (Leviathan et al. 2023, Chen et al. 2023): a small model drafts, a large one verifies.
 
-The small model writes a few tokens ahead, and the large one reads them in a single step. A guess x is kept
-with probability min(1, p(x) / q(x)), where p is what the large model would have drawn from and q what the
-small one drew from; the first that is not kept is replaced by a draw from (p − q)⁺, normalised. What comes
-out is distributed exactly as if the large model had written alone. Greedy decoding is the case in which all
-of p lies on one token: then the same text comes out, up to how sums over several tokens at once are rounded.
+The small model writes a few tokens ahead, and the large one reads them in a single step. A draft token x is
+accepted with probability min(1, p(x) / q(x)), where p is the distribution that the large model would sample
+from and q the one that the small model sampled from; a draw from (p − q)⁺, normalised, replaces the first
+rejected token. The result is distributed exactly as if the large model had written alone. In greedy decoding
+all of p is on one token: the text is the same, up to the rounding of sums over several tokens at once.
 
 Shapes: V vocabulary, n new tokens.
 """
@@ -28,17 +28,17 @@ from clearhead.decoding.processors import PLAIN, Past, Pipeline, nothing_left
 from clearhead.decoding.random_draws import keys, uniform
 from clearhead.models.stack import Stack
 
-BLOCK = 64  # numbers that are drawn at a time
+BLOCK = 64  # random numbers drawn at a time
 Shares = NDArray[np.float64]  # (V,) probabilities
 
 
 @dataclass(frozen=True)
 class SpeculativeResult:
-    """A text, and what the guessing brought."""
+    """A text, and statistics of the drafts."""
 
     hypothesis: Hypothesis
     steps: int  # of the large model
-    accepted: int  # guesses that were kept, the stop symbol included
+    accepted: int  # draft tokens accepted, the stop symbol included
     guessed: int  # tokens that the small model wrote
 
 
@@ -54,10 +54,10 @@ def speculate(
     ahead: int = 4,
     pipeline: Pipeline = PLAIN,
 ) -> SpeculativeResult:
-    """What `model` writes for one source or prompt, greedily or drawn, with the guesses of `draft`.
+    """What `model` writes for one source or prompt, greedily or sampled, with the drafts of `draft`.
 
-    `pipeline` are the processors of the options, which shape both models' distributions; `limit` is how many
-    tokens may be written, `ahead` how many are guessed at a time.
+    `pipeline` holds the processors of the options, which shape both models' distributions; `limit` is how
+    many tokens may be written, `ahead` how many are drafted at a time.
 
     >>> import clearhead
     >>> model = clearhead.build("tiny").eval()
@@ -104,7 +104,7 @@ def _refuse(model: nn.Module, draft: nn.Module, options: Options, ahead: int) ->
 
 
 class _Reader:
-    """A model on one text: whatever is new of it is read, whatever has changed is read again."""
+    """A model on one text: reads whatever is new, and re-reads whatever has changed."""
 
     def __init__(self, model: nn.Module, given: Sequence[int], symbols: Symbols) -> None:
         config = config_of(model)
@@ -118,21 +118,21 @@ class _Reader:
         if self.has_source and symbols.start is None:
             raise UserError("This vocabulary has no start token, which every target needs.")
         self.opening = [symbols.start] if self.has_source else list(given)
-        self.room = math.inf if positions is None else positions - len(self.opening)  # tokens it can place
+        self.room = math.inf if positions is None else positions - len(self.opening)  # tokens that still fit
         if self.has_source and positions is not None and positions < len(given):
             self.room = -1
-        self.read: list[int] = []  # what the state holds
+        self.read: list[int] = []  # what the state contains
         self.state: Any = None
         self.given = given
 
     def behind(self, written: Sequence[int], count: int) -> Tensor:
-        """(count, V) logits behind each of the last `count` tokens of opening and text."""
+        """(count, V) logits after each of the last `count` tokens of opening and text."""
         if self.state is None:
             source = torch.tensor([self.given], device=self.device)
             self.state = self.model.begin(source) if self.has_source else self.model.begin()  # type: ignore[operator]
         text = [*self.opening, *written]
         same = 0
-        most = min(len(self.read), len(text) - count)  # what is asked about must be read anew
+        most = min(len(self.read), len(text) - count)  # positions whose logits are needed must be read again
         while same < most and self.read[same] == text[same]:
             same += 1
         if same < len(self.read):
@@ -146,17 +146,17 @@ class _Reader:
 
 
 class _Choice:
-    """From log-probabilities to what is drawn from, and the draws of one request."""
+    """From log-probabilities to the distribution to sample from, and the draws of one request."""
 
     def __init__(self, options: Options, symbols: Symbols, given: Sequence[int], pipeline: Pipeline) -> None:
         self.symbols, self.given, self.pipeline = symbols, given, pipeline
         self.sample = options.sample
         self.on_logits = options.repetition_of == "logits"
         self.seed, self.blocks = options.seed, 0
-        self.numbers: list[float] = []  # drawn and not yet used
+        self.numbers: list[float] = []  # drawn but not yet used
 
     def shares(self, logits: Tensor, written: Sequence[int]) -> Shares:
-        """On the host: the distribution of the next token; greedy: all on one."""
+        """On the host: the distribution of the next token; greedy: all on one token."""
         device, logp = logits.device, logits.log_softmax(dim=-1)
         totals = logits.logsumexp(dim=-1, keepdim=True) if self.on_logits else None
         tokens = torch.tensor([list(written)], dtype=torch.long, device=device)
@@ -184,7 +184,7 @@ class _Choice:
         return self.numbers.pop()
 
     def draw(self, shares: Shares) -> int:
-        """A token by its share of the whole; one without any is never drawn, however sums are rounded."""
+        """A token drawn by its share of the total; a share of 0 is never drawn, however sums are rounded."""
         sums = shares.cumsum()
         target = min(self.number() * sums[-1], np.nextafter(sums[-1], 0.0))
         return int(np.searchsorted(sums, target, side="right"))
@@ -193,13 +193,13 @@ class _Choice:
         return bool(self.number() * q[guess] < p[guess])
 
     def instead(self, p: Shares, q: Shares) -> int:
-        """A draw from what p has more than q."""
+        """A draw from the excess of p over q."""
         rest = np.maximum(p - q, 0.0)
         return self.draw(rest if rest.sum() > 0.0 else p)  # equal but for rounding: either will do
 
 
 class _Run:
-    """One text that is being written."""
+    """One text being written."""
 
     def __init__(self, large: _Reader, small: _Reader, choice: _Choice, limit: int, ahead: int) -> None:
         self.large, self.small, self.choice, self.limit, self.ahead = large, small, choice, limit, ahead
@@ -217,7 +217,7 @@ class _Run:
         return SpeculativeResult(text, self.steps, self.accepted, self.guessed)
 
     def _step(self) -> bool | None:
-        """Guess and check once; at the end of the text whether it ended of its own will, else None."""
+        """Draft and verify once; at the end of the text, whether it ended by choice, else None."""
         guesses, q = self._guesses()
         real = [one for one in guesses if one not in self.stops]  # a stop symbol can only be the last
         logits = self.large.behind([*self.written, *real], len(real) + 1)  # (n + 1, V)
@@ -229,11 +229,11 @@ class _Run:
             self.accepted += 1
             if self._write(guess, line):
                 return True
-        p = self.choice.shares(logits[-1], self.written)  # the large model has said one thing more
+        p = self.choice.shares(logits[-1], self.written)  # the large model's logits include one position more
         return self._write(self.choice.draw(p), logits[-1])
 
     def _guesses(self) -> tuple[list[int], list[Shares]]:
-        """What the small model writes next, and the distributions that it drew from."""
+        """What the small model writes next, and the distributions it sampled from."""
         count = min(self.ahead, self.limit - len(self.written))
         guesses: list[int] = []
         q: list[Shares] = []
@@ -247,7 +247,7 @@ class _Run:
         return guesses, q
 
     def _write(self, token: int, logits: Tensor) -> bool | None:
-        """Take a token; at the limit it becomes the stop symbol, unless it is one."""
+        """Accept a token; at the limit it becomes the stop symbol, unless it is one."""
         willing = token in self.stops
         ends = willing or len(self.written) >= self.limit
         if willing:

@@ -1,9 +1,9 @@
-"""Split a source that is too long for a model into parts that are not, without losing a character.
+"""Split a source that is too long for a model into parts that fit, without losing a character.
 
 A text is cut at the best borders that make the parts short enough: between paragraphs, lines, sentences,
-clauses, words, then inside a word, and inside a grapheme cluster only where one alone is too long. The white
-space at a cut belongs to neither part; it is kept apart, and what is written for the parts is joined by what
-stood between them. Knows nothing about models.
+clauses, words, then inside a word, and inside a grapheme cluster only if one alone is too long. The white
+space at a cut belongs to neither part; it is stored separately, and joins the texts that are written for the
+parts. Knows nothing about models.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Count = Callable[[str], int]  # the tokens of a text
 
 PARAGRAPH, LINE, SENTENCE, CLAUSE, WORD, INSIDE = range(6)  # kinds of border, the best first
 
-_SPACE = re.compile(r"[^\S\u00a0\u2007\u202f]+")  # not the spaces that forbid a break
+_SPACE = re.compile(r"[^\S\u00a0\u2007\u202f]+")  # not the non-breaking spaces
 _BREAKS = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _CLOSERS = "\"'”’»›«‹)]}」』】〉》〕〗〙〛）］｝｣＂＇༽\u2069\u200e\u200f"
-# marks that end a sentence or a clause without a space behind them, and those that need one
+# marks that end a sentence or a clause without a space after them, and those that need one
 _WIDE_ENDS, _ENDS = "。！？｡．︒؟۔।॥།༎។៕။።։܀‼⁇⁈⁉", ".!?…"
 _WIDE_PAUSES, _PAUSES = "、，；：､،؛၊፣፤", ",;:—–·"
-_WIDE_SPACES = "\u200b་፡"  # a border between words that has no width, or is a mark
+_WIDE_SPACES = "\u200b་፡"  # a word border of zero width, or one that is a mark
 _WIDE = re.compile(
     rf"[{_WIDE_ENDS}{_WIDE_PAUSES}{_WIDE_SPACES}][{_WIDE_ENDS}{_ENDS}]*[”’」』】〉》〕〗〙〛）］｝｣]*"
 )
@@ -33,28 +33,28 @@ _WITHOUT_SPACES = re.compile(
     "[\u0e00-\u109f\u1780-\u17ff\u2e80-\u30ff\u3100-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff9f\U00020000-\U0003ffff]"
 )
-_JOINERS = "\u200d\u2060\ufeff"  # what stands at either side of them is one
+_JOINERS = "\u200d\u2060\ufeff"  # they join the characters on either side
 _EXTENDS = "\u0e33\u0eb3\u200c\uff9e\uff9f"  # letters and signs that belong to the character before them
-_FLAGS = range(0x1F1E6, 0x1F200)  # letters of which two make a flag
+_FLAGS = range(0x1F1E6, 0x1F200)  # two of these letters make a flag
 _FLAG_LETTERS = "".join(map(chr, _FLAGS))
 _SKINS, _TAGS = range(0x1F3FB, 0x1F400), range(0xE0020, 0xE0080)  # of emoji
 _HANGUL_FIRST = re.compile("[\u1100-\u115f\ua960-\ua97c][\u1100-\u115f\ua960-\ua97c\uac00-\ud7a3]")
 _HANGUL_REST = re.compile("[\u1160-\u11ff\ud7b0-\ud7fb]")  # the later letters of a syllable
-LOOK = 64  # closing quotes and brackets behind the end of a sentence are fewer
-NEAR = 40  # places at the middle of a text where a change of script is looked for
+LOOK = 64  # there are fewer closing quotes and brackets after the end of a sentence
+NEAR = 40  # positions around the middle of a text where a change of script is looked for
 
 
 class Parts(NamedTuple):
-    """A text in parts, with the white space before, between and behind them."""
+    """A text in parts, with the white space before, between and after them."""
 
     texts: tuple[str, ...]
     gaps: tuple[str, ...]  # one more than there are parts
 
     def joiner(self, part: int, written: str) -> str:
-        """What stands between the texts written for this part and for the next one.
+        """What separates the texts written for this part and for the next one.
 
-        It is what stood in the source, unless one side writes spaces between words and the other does not:
-        English from Chinese gets a space, Chinese from English loses a single one.
+        It is what separated them in the source, unless one side writes spaces between words and the other
+        does not: English from Chinese gets a space, Chinese from English loses a single one.
         """
         gap = self.gaps[part + 1]
         before, after = _without_spaces(self.texts[part]), _without_spaces(written)
@@ -74,7 +74,7 @@ class Unit(NamedTuple):
 
 
 def split(text: str, most: int, count: Count) -> Parts:
-    """The text in parts of at most `most` tokens each, or of one character; joined, they are the text.
+    """The text in parts of at most `most` tokens each, or of one character; joined, they equal the text.
 
     >>> split("One two. Three four five.  Six.", 3, lambda text: len(text.split()))
     Parts(texts=('One two.', 'Three four five.', 'Six.'), gaps=('', ' ', '  ', ''))
@@ -116,10 +116,10 @@ def _cuts(
 
 
 def _packed(units: Sequence[Unit], most: int, count: Count) -> Iterator[list[Unit]]:
-    """Neighbours put together while they fit; each is counted once, with the white space before it.
+    """Neighbours merged while they fit; each is counted once, with the white space before it.
 
-    What does not fit any more begins a new group, together with what stands behind the last better border,
-    if that lies in the group's second half.
+    A unit that no longer fits begins a new group, together with the units after the last better border if
+    that border is in the group's second half.
     """
     group: list[tuple[Unit, int]] = []
     total = 0
@@ -146,7 +146,7 @@ def _kept(group: Sequence[tuple[Unit, int]], border: int, most: int) -> int:
 
 
 def _fitting(group: list[Unit], most: int, count: Count) -> Iterator[list[Unit]]:
-    """The group, or halves of it where its pieces have more tokens together than one by one."""
+    """The group, or halves of it if its pieces have more tokens together than one by one."""
     if len(group) == 1 or count(_stripped("".join(unit.text for unit in group))[1]) <= most:
         yield group
         return
@@ -156,10 +156,10 @@ def _fitting(group: list[Unit], most: int, count: Count) -> Iterator[list[Unit]]
 
 
 def _stripped(text: str) -> tuple[str, str, str]:
-    """The white space before a text, the text, and the white space behind it."""
+    """The white space before a text, the text, and the white space after it."""
     core = text.lstrip()
     begin = len(text) - len(core)
-    if begin and core and _belongs(text, begin):  # an accent that stands on a space
+    if begin and core and _belongs(text, begin):  # an accent on a space
         begin -= 1
     core = text[begin:].rstrip()
     return text[:begin], core, text[begin + len(core) :]
@@ -169,7 +169,7 @@ def _stripped(text: str) -> tuple[str, str, str]:
 
 
 def _borders(text: str) -> list[list[int]]:
-    """Where a text may be cut, for each kind down to words; at white space that is before it."""
+    """Where a text may be cut, for each kind down to words; at white space, the cut is before it."""
     found: list[list[int]] = [[] for _ in range(INSIDE)]
     for match in _WIDE.finditer(text):
         if not _belongs(text, match.end()):
@@ -189,7 +189,7 @@ def _borders(text: str) -> list[list[int]]:
 
 
 def _kind(before: str) -> int:
-    """The kind of the border behind a text, by the mark that it ends with."""
+    """The kind of the border after a text, by the mark that it ends with."""
     mark = before.rstrip(_CLOSERS)[-1:]
     if mark and mark in _ENDS + _WIDE_ENDS:
         return SENTENCE
@@ -197,7 +197,7 @@ def _kind(before: str) -> int:
 
 
 def _middle(text: str) -> int:
-    """Where to halve a text without a border: between scripts, or else between graphemes, near its middle."""
+    """Where to halve a text without a border: between scripts, else between graphemes, near its middle."""
     half = len(text) // 2
     outwards = [place for by in range(half + 1) for place in (half - by, half + by) if 0 < place < len(text)]
     whole = (place for place in outwards if not _belongs(text, place))
@@ -206,7 +206,7 @@ def _middle(text: str) -> int:
 
 
 def _changes(text: str, place: int) -> bool:
-    """Whether another script, or something other than letters, begins here: kanji behind kana, say."""
+    """Whether another script, or something other than letters, begins here: kanji after kana, say."""
     return unicodedata.category(text[place]) != "Lm" and _script(text[place - 1]) != _script(text[place])
 
 
@@ -217,7 +217,7 @@ def _script(sign: str) -> str:
 
 
 def _belongs(text: str, place: int) -> bool:
-    """Whether the sign at this place is of one grapheme cluster with the one before it (nearly UAX 29)."""
+    """Whether the character here is in one grapheme cluster with the one before it (nearly UAX 29)."""
     if not 0 < place < len(text):
         return False
     before, sign = text[place - 1], text[place]

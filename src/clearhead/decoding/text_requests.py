@@ -1,8 +1,8 @@
-"""Texts as requests, and what was written as texts again: a bundle's tokenizers, framings and limits at work.
+"""From texts to requests, and from ids back to texts, by a bundle's tokenizers, framings and limits.
 
-`read_sources` and `opening` say which ids a model is fed, for everybody. `Texts` turns a text into requests,
-several where it is too long to be read in one piece, and joins what was written for them. Knows nothing about
-what writes.
+`read_sources` and `opening` define, for all callers, which ids a model is fed. `Texts` turns a text into
+requests, several if it is too long to read in one piece, and joins the texts written for them. Knows nothing
+about what writes.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ CHUNK = 512  # texts that are tokenised together
 
 
 def symbols_of(bundle: Bundle) -> Symbols:
-    """The symbols that steer a bundle's model, as its tokenizer or its metadata name them."""
+    """The symbols that control a bundle's model, as its tokenizer or its metadata name them."""
     special = bundle.metadata.get("special")
     named = Symbols.of(tokenizers_of(bundle)[1], special if isinstance(special, dict) else None)
     return with_own(named, bundle) if KEY in bundle.metadata or is_imported(bundle) else named
 
 
 def translates(bundle: Bundle) -> bool:
-    """Is a given text a source, of which the model makes another text, rather than a prompt to continue?
+    """Is a given text a source, from which the model makes another text, rather than a prompt to continue?
 
-    A decoder translates where its framing has a source side: the separator behind the source is where the
-    target begins.
+    A decoder translates if its framing has a source side: the target begins after the separator that follows
+    the source.
     """
     config = bundle.config
     if config.head.kind != "none":
@@ -49,9 +49,9 @@ def translates(bundle: Bundle) -> bool:
 
 
 def read_sources(bundle: Bundle, texts: Sequence[str], framing: Framing | None = None) -> list[list[int]]:
-    """The ids the model is fed for each text and what stands around it (None: as the bundle says).
+    """The ids the model is fed for each text with the special tokens around it (None: as the bundle says).
 
-    Where training cut long sources, the bundle's metadata says so (`source_limit`, in tokens).
+    If training cut long sources, the bundle's metadata says so (`source_limit`, in tokens).
     """
     limit = bundle.metadata.get("source_limit")
     most = limit if isinstance(limit, int) else None
@@ -68,7 +68,7 @@ def encode_sources(
     *,
     words: bool = False,
 ) -> list[list[int]]:
-    """The ids a model is fed for each text, with what stands around it; at most `limit` of each.
+    """The ids a model is fed for each text, with the special tokens around it; at most `limit` of each.
 
     `words`: the text is given as words between spaces, each of which is tagged.
 
@@ -85,9 +85,9 @@ def encode_sources(
 def heads_read(
     bundle: Bundle, texts: Sequence[str], rows: Sequence[Sequence[int]]
 ) -> list[tuple[int, int] | None]:
-    """For each text of which only the head was read: how many of its tokens, and how many it has.
+    """For each text of which only the beginning was read: how many of its tokens, and how many it has.
 
-    `rows` are what `read_sources` gave for the texts. None: all of the text was read.
+    `rows` are what `read_sources` returned for the texts. None: all of the text was read.
     """
     limit = bundle.metadata.get("source_limit")
     if not isinstance(limit, int) or all(len(row) < limit for row in rows):
@@ -101,10 +101,10 @@ def heads_read(
 
 
 def opening(bundle: Bundle, prompt: str, framing: Framing | None = None) -> list[int]:
-    """The ids a decoder starts from: the prompt and what stands around it (None: as the bundle says).
+    """The ids a decoder starts from: the prompt with the special tokens around it (None: as the bundle says).
 
-    A model of one long text (nothing stands around those) starts from a new line where there is no prompt;
-    one from elsewhere, of which nothing is left, from the start symbol.
+    Without a prompt, a model of one long text (which has no special tokens around it) starts from a new line,
+    and an imported model that would then read nothing from the start symbol.
     """
     _, tokenizer = tokenizers_of(bundle)
     framing = framing or framings_of(bundle).target
@@ -114,7 +114,7 @@ def opening(bundle: Bundle, prompt: str, framing: Framing | None = None) -> list
 
 
 def _start(bundle: Bundle, tokenizer: Tokenizer) -> int:
-    """What a text begins with, or what a vocabulary without such a token ends the one before it with."""
+    """The first token of a text or, in a vocabulary without one, the last token of the text before."""
     known = symbols_of(bundle)
     if tokenizer.start is None and known.start is None and not is_imported(bundle):
         raise UserError(
@@ -129,13 +129,13 @@ class Written:
     """What a model wrote for one text."""
 
     text: str
-    score: float = 0.0  # what texts are compared by: log-probability over the length penalty, as a rule
+    score: float = 0.0  # what texts are ranked by: usually log-probability over the length penalty
     logp: float = 0.0  # natural log-probability, the stop symbol's included
     tokens: tuple[str, ...] = ()
     token_logps: tuple[float, ...] = ()  # of each token, and of the stop symbol
-    stopped: bool = True  # False: it was cut at the limit of length
-    parts: int = 1  # so many parts was the source cut into, being too long
-    # where a bundle reads only the head of a long source: tokens read, and tokens there are; else None
+    stopped: bool = True  # False: it was cut at the length limit
+    parts: int = 1  # number of parts that a source that was too long was cut into
+    # if a bundle reads only the beginning of a long source: tokens read, and tokens in it; else None
     source_read: int | None = None
     source_tokens: int | None = None
     ids: tuple[int, ...] = ()
@@ -148,7 +148,7 @@ class Source:
     number: int
     parts: Parts
     answers: dict[int, list[Hypothesis]] = field(default_factory=dict)  # by part
-    head: tuple[int, int] | None = None  # tokens read and tokens there are, where only the head is read
+    head: tuple[int, int] | None = None  # tokens read and tokens in it, if only the beginning is read
 
     @property
     def answered(self) -> bool:
@@ -156,7 +156,7 @@ class Source:
 
 
 class Texts:
-    """A bundle's side of decoding that has to do with text."""
+    """The part of decoding that deals with a bundle's texts."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
@@ -166,17 +166,17 @@ class Texts:
         self.framings = framings_of(bundle)
         known = bundle.metadata.get("reach")
         self.reach = None if known is None else LengthLimits.from_list(known)  # how long texts get
-        self.has_source = translates(bundle)  # a given text is a source, and no prompt
-        self._token = cache(self.tokenizer.token)  # few tokens make most of all texts
+        self.has_source = translates(bundle)  # a given text is a source, not a prompt
+        self._token = cache(self.tokenizer.token)  # a few tokens make up most of all texts
 
     # -- texts to requests ------------------------------------------------------------------------
 
     def requests(self, text: str, options: Options) -> list[Request]:
-        """What one text asks for: as many requests as it is read in parts."""
+        """The requests of one text: one for each part in which it is read."""
         return self.asked(text, options)[0]
 
     def asked(self, text: str, options: Options) -> tuple[list[Request], Source]:
-        """What one text asks for, and how the answers belong together."""
+        """The requests of one text, and how the answers belong together."""
         owners: dict[int, tuple[Source, int]] = {}
         requests = [one for one in self._requests([text], options, None, owners, []) if one is not None]
         return requests, owners[0][0] if owners else Source(0, NOTHING)
@@ -189,7 +189,7 @@ class Texts:
         owners: dict[int, tuple[Source, int]],
         empty: list[int],
     ) -> Iterator[Request | None]:
-        """What texts ask for; notes whose part each request is, and which texts ask for nothing."""
+        """The requests of texts; records which part each request is, and which texts need none."""
         coming, texts_read, asked = iter(texts), 0, 0
         seed_of = None if seeds is None else iter(seeds)
         while chunk := _chunk(coming):
@@ -215,7 +215,7 @@ class Texts:
                 yield None
 
     def _cut(self, text: str) -> Parts:
-        """A source in the parts in which it is read; none at all for an empty one."""
+        """The parts in which a source is read; none for an empty one."""
         if not text.strip():
             return NOTHING
         most = max(self.longest - self.framings.source.extra, 1)
@@ -231,7 +231,7 @@ class Texts:
         return longest_source(self.config, self.reach)
 
     def _given(self, texts: Sequence[str], sources: Sequence[Source]) -> Iterator[list[int]]:
-        """The ids of the texts that these sources are read in."""
+        """The ids of the parts of these sources."""
         if self.has_source:
             found = read_sources(self.bundle, texts, self.framings.source)
             heads = iter(heads_read(self.bundle, texts, found))
@@ -252,7 +252,7 @@ class Texts:
     # -- ids to texts -----------------------------------------------------------------------------
 
     def joined(self, source: Source, stops: Sequence[str] = ()) -> list[Written]:
-        """The texts written for the parts of one source, joined rank by rank by what stood between these."""
+        """The texts written for the parts of one source, joined rank by rank by the source's separators."""
         found, (read, tokens) = source.answers, source.head or (None, None)
         if len(found) == 1:
             each = [self.written(one, stops) for one in found[0]]
@@ -295,7 +295,7 @@ class Texts:
 
 
 def _chunk(coming: Iterator[str | None]) -> list[str | None]:
-    """The next texts to be tokenised together; None, if it is there, is the last of them."""
+    """The next texts to tokenise together; None, if present, is the last of them."""
     found: list[str | None] = []
     for text in islice(coming, CHUNK):
         found.append(text)
@@ -305,7 +305,7 @@ def _chunk(coming: Iterator[str | None]) -> list[str | None]:
 
 
 def _behind_prompt(options: Options, size: int, limit: int) -> Options:
-    """Settings that count the prompt's `size` tokens, for a text that may have `limit` of its own."""
+    """Options that count the prompt's `size` tokens, for a text of at most `limit` tokens after it."""
     if options.max_total is not None and options.max_length is None and limit == 0:
         raise UserError(
             f"The prompt has {size} tokens, but prompt and continuation together may only have "

@@ -1,9 +1,9 @@
-"""What shapes the distribution that is drawn from: temperature, and sets of tokens that alone may be drawn.
+"""Processors of the sampling distribution: temperature, and truncation to sets of tokens that may be drawn.
 
-p(v) is the softmax of the scores that a processor is given. Tokens are ranked by score, and of equal ones the
-lower id comes first, so that each set is exactly one set: `top-k` keeps k tokens even where more are equal.
-Where a sum of probabilities must reach a bound, it has reached it within a millionth: float32 scores cannot
-tell more, and half of four equal tokens are two of them, however their sum is rounded.
+p(v) is the softmax of the scores that a processor gets. Tokens are ranked by score, and ties go to the lower
+id, so each set is unique: `top-k` keeps k tokens even if more are equal. A sum of probabilities that must
+reach a bound has reached it within a millionth: float32 scores are no more precise, and half of four equal
+tokens are two of them, however their sum is rounded.
 
 Shapes: R rows, V vocabulary.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 
 SLACK = 1e-6
 FEW = 256  # tokens among which a nucleus is looked for first
-COLDEST = 1e-30  # a temperature below is that of the likeliest token alone, and would overflow
+COLDEST = 1e-30  # a lower temperature leaves only the most probable token, and would overflow
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class TopK:
         return logp.masked_fill(~_ranked_first(logp, least, self.count), -torch.inf)
 
     def candidates(self, logp: Tensor) -> tuple[Tensor, Tensor]:
-        """(R, k) scores and ids of the same tokens, by id: what follows has little left to do. On a CPU."""
+        """(R, k) scores and ids of the same tokens, by id: little is left for later processors. On a CPU."""
         count = min(self.count, logp.shape[1])
         scores, place = logp.numpy(), logp.shape[1] - count
         least = np.partition(scores, place, axis=-1)[:, place : place + 1]
-        kept = np.flatnonzero(scores >= least)  # of all rows in a line
-        if len(kept) != len(scores) * count:  # more are equal to the last than there is room for
+        kept = np.flatnonzero(scores >= least)  # of all rows, flattened
+        if len(kept) != len(scores) * count:  # more are equal to the last than fit
             kept = np.flatnonzero(_ranked_first(logp, torch.from_numpy(least), count).numpy())
         ids = (kept % scores.shape[1]).reshape(-1, count)
         return torch.from_numpy(np.take_along_axis(scores, ids, axis=-1)), torch.from_numpy(ids)
@@ -59,7 +59,7 @@ class TopK:
 
 @dataclass(frozen=True)
 class TopP:
-    """The fewest tokens of highest rank whose probabilities add up to `share` (Holtzman et al. 2020)."""
+    """The fewest tokens of highest rank whose probabilities sum to `share` (Holtzman et al. 2020)."""
 
     share: float
 
@@ -68,10 +68,10 @@ class TopP:
         return self._kept(logp, ranked, reached, reached[:, -1:])
 
     def candidates(self, logp: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(R, n) scores and ids of tokens with all that are kept, by id, where few are. On a CPU.
+        """(R, n) scores and ids of tokens that include all that are kept, by id, if they are few. On a CPU.
 
-        Sums over the whole vocabulary are cheap there, sorting it is not. Where few do not suffice, all
-        scores, and no ids.
+        Sums over the whole vocabulary are cheap there, sorting it is not. If a few do not suffice, returns
+        all scores, and no ids.
         """
         if logp.shape[1] > FEW:
             scores, ids = TopK(FEW).candidates(logp)
@@ -83,7 +83,7 @@ class TopP:
         return self._kept(logp, ranked, reached, reached[:, -1:]), None
 
     def _kept(self, logp: Tensor, ranked: Tensor, reached: Tensor, total: Tensor) -> Tensor:
-        """Ranked scores and their running sums say how many there are, and the least of them."""
+        """Find how many are kept, and the lowest of them, from ranked scores and their running sums."""
         count = 1 + (reached[:, :-1] < (self.share - SLACK) * total).sum(dim=-1, keepdim=True)
         least = ranked.gather(1, count - 1)
         return logp.masked_fill(~_ranked_first(logp, least, count), -torch.inf)
@@ -102,9 +102,9 @@ class MinP:
 
 @dataclass(frozen=True)
 class Typical:
-    """The fewest v of smallest |−log p(v) − H| that add up to `share` (Meister et al. 2023).
+    """The fewest v of smallest |−log p(v) − H| that sum to `share` (Meister et al. 2023).
 
-    H is the entropy: the surprise to be expected.
+    H is the entropy: the expected surprise.
     """
 
     share: float

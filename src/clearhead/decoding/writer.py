@@ -1,9 +1,8 @@
-"""A bundle made ready to write: texts in, texts out, with any settings, on the fastest way there is.
+"""A bundle ready to write: texts in, texts out, with any options, on the fastest engine available.
 
 `Writer` turns texts into requests, hands them to the engine, and turns ids back into text; `Writing` is one
-text on its way. What becomes of a text does not depend on the others. What does the work (C++ on a CPU,
-recorded steps on a GPU, PyTorch elsewhere) and which search a request asks for is decided here and nowhere
-else.
+submitted text. The result for a text does not depend on the others. This module alone decides which engine
+runs (C++ on a CPU, CUDA graphs on a GPU, PyTorch elsewhere) and which search a request needs.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from clearhead.decoding.text_requests import Source, Texts, Written
 Dtype = Literal["auto", "fast", "float32", "bf16", "int8"]
 Way = Literal["auto", "native", "torch"]
 CPU_ROWS, GPU_ROWS = 160, 512  # that may be active
-HELD = "\ufffd"  # what an unfinished character looks like
+HELD = "\ufffd"  # how an unfinished character decodes
 
 
 class Writer(Texts):
@@ -59,7 +58,7 @@ class Writer(Texts):
     `always`, or `never`.
     """
 
-    window: int | None = None  # texts that are read ahead; None: as many as pays
+    window: int | None = None  # texts to read ahead; None: as many as are useful
 
     def __init__(
         self,
@@ -75,8 +74,8 @@ class Writer(Texts):
         super().__init__(bundle)
         self.int8_embeddings, self.sharing = int8_embeddings, sharing
         said = KEY in bundle.metadata
-        self.own = own_options(bundle.metadata, bundle.config.family) if said else None  # None: it has no say
-        self.defaults = self.own or Options()  # what is asked where nothing is said
+        self.own = own_options(bundle.metadata, bundle.config.family) if said else None  # None: no settings
+        self.defaults = self.own or Options()  # options if the caller gives none
         if device is not None:
             bundle.model.to(pick_device(device) if isinstance(device, str) else device)
         bundle.model.eval()
@@ -85,7 +84,7 @@ class Writer(Texts):
         if way == "native" and self.why_not_native is not None:
             reason = self.why_not_native.removesuffix(".")
             raise UserError(f"The C++ engine cannot be used here: {reason}.")
-        if way == "auto" and dtype not in ("fast", "int8"):  # which have a sentence of their own for it
+        if way == "auto" and dtype not in ("fast", "int8"):  # these give their own reasons
             self._say_what_is_lost()
         self.why_not_fast: str | None = None
         self.dtype = self._checked_dtype(dtype)
@@ -103,10 +102,10 @@ class Writer(Texts):
     def _why_not_native(self) -> str | None:
         if self.device.type != "cpu":
             return "it only runs on CPUs."
-        return native.supports(self.bundle.model) or native.why_not()  # nothing is compiled in vain
+        return native.supports(self.bundle.model) or native.why_not()  # compile nothing that is not needed
 
     def _say_what_is_lost(self) -> None:
-        """A model that the C++ engine serves, and no such engine: the user can do something about that."""
+        """Warn if the C++ engine supports the model but is missing: the user can do something about that."""
         reason = self.why_not_native
         if self.device.type == "cpu" and reason and native.supports(self.bundle.model) is None:
             _say_once(f"Decoding uses PyTorch, which is several times slower than the C++ engine. {reason}")
@@ -137,11 +136,11 @@ class Writer(Texts):
         Without options: the bundle's own settings, or greedy search if it has none. An empty text gives an
         empty one. `seeds` gives every text its own seed. Several threads may write at once.
 
-        Texts are read well ahead, since long and short ones are written together. None among them says that
-        no more are there for now: those that came are written, and more are asked for meanwhile.
+        Texts are read well ahead, since long and short ones are written together. A None among them means
+        that no more are available for now: those that came are written, and more are requested meanwhile.
         """
         asked = self.defaults if options is None else options
-        owners: dict[int, tuple[Source, int]] = {}  # by request: of which text it is which part
+        owners: dict[int, tuple[Source, int]] = {}  # by request: its text, and which part of it
         empty: list[int] = []
         for number, found in self.engine.run(self._requests(texts, asked, seeds, owners, empty)):
             source, part = owners.pop(number)
@@ -165,15 +164,15 @@ class Writer(Texts):
                 turn += 1
 
     def submit(self, text: str, options: Options | None = None, *, stream: bool = True) -> Writing:
-        """Begin to write for one text, and hand back at once; `stream`: it can be watched while it grows.
+        """Start writing for one text, and return at once; `stream`: it can be watched while it grows.
 
-        All texts that were submitted are written together, whichever of them is waited for.
+        All submitted texts are written together, whichever of them is waited for.
         """
         return Writing(self, self.engine, text, self.defaults if options is None else options, stream)
 
     @property
     def engine(self) -> Engine:
-        """What writes for everybody who uses this writer."""
+        """The engine that writes for all users of this writer."""
         with self._making:
             if self._engine is None:
                 with compiled_work():
@@ -181,7 +180,7 @@ class Writer(Texts):
             return self._engine
 
     def backends(self) -> list[Backend]:
-        """What can write, the fastest first; rows that bring more than scores are for those who need it."""
+        """The backends, fastest first; rows that return more than scores serve the requests that need it."""
         found: list[Backend] = []
         if self.why_not_graphs is None:
             found.append(graphs.GraphBackend(self._torch_model(), self.symbols, self.room))
@@ -191,7 +190,7 @@ class Writer(Texts):
         return found
 
     def rows(self, options: Options) -> Rows:
-        """Rows for requests with such settings."""
+        """Rows for requests with such options."""
         keep = extras_of(options)
         if self._compiled(keep):
             return native.NativeRows(
@@ -205,15 +204,15 @@ class Writer(Texts):
         return TorchRows(self._torch_model(), self.symbols, keep)
 
     def _compiled(self, keep: frozenset[Extra]) -> bool:
-        """Whether the C++ engine's rows are used; the hidden states of a prompt are PyTorch's to give."""
+        """Whether the C++ engine's rows are used; only PyTorch returns the hidden states of a prompt."""
         return self.why_not_native is None and "hidden" not in keep
 
     def _torch_model(self) -> nn.Module:
-        """The model in the dtype asked for; a copy, where that is not its own."""
+        """The model in the requested dtype; a copy, if that is not its own."""
         own_memory(self.bundle.model)
         own = next(self.bundle.model.parameters()).dtype
         wanted = torch.bfloat16 if self.dtype == "bf16" else torch.float32
-        if own in (wanted, torch.float64):  # float64 is asked for by loading it so
+        if own in (wanted, torch.float64):  # float64 is requested by loading it so
             return self.bundle.model
         if self._converted is None:
             self._converted = copy.deepcopy(self.bundle.model).to(wanted)
@@ -225,7 +224,7 @@ class Writer(Texts):
         return make_search(batch, self.has_source, self.pieces_for(batch.options), compiled=compiled)
 
     def pieces_for(self, options: Options) -> Pieces | None:
-        """What tokens add to a text, where settings speak about texts."""
+        """The bytes that tokens add to a text, if the options constrain texts."""
         if not options.about_text:
             return None
         if self._pieces is None:
@@ -234,14 +233,14 @@ class Writer(Texts):
 
 
 class Writing:
-    """One text that is being written: it can be watched, waited for, dropped, or put aside for a while.
+    """One text being written: it can be watched, awaited, dropped, or parked.
 
-    For one thread at a time. What nobody holds any more is dropped.
+    For one thread at a time. A text that is no longer referenced is dropped.
     """
 
     def __init__(self, texts: Texts, engine: Engine, text: str, options: Options, stream: bool) -> None:
         self.texts, self.options = texts, options
-        self.searched = options.beam > 1 or options.nbest > 1  # certain at its end alone
+        self.searched = options.beam > 1 or options.nbest > 1  # certain only at its end
         requests, self.source = texts.asked(text, options)
         self.prompts = [() if texts.has_source else one.given for one in requests]
         self.certain: list[list[int]] = [[] for _ in requests]  # by part: ids that will not change any more
@@ -251,12 +250,12 @@ class Writing:
         )
 
     def pieces(self) -> Iterator[str]:
-        """What is written, piece by piece, as soon as it is certain; a beam is certain at its end alone."""
+        """The text, piece by piece, as soon as it is certain; a beam is certain only at its end."""
         return until_stop(self._pieces(), self.options.stop_texts)
 
     def _pieces(self) -> Iterator[str]:
         shown = ""
-        for part, prompt in enumerate(self.prompts):  # spaces at the beginning may depend on the prompt
+        for part, prompt in enumerate(self.prompts):  # leading spaces may depend on the prompt
             if part:
                 yield self.source.parts.joiner(part - 1, shown)
             with compiled_work():
@@ -275,7 +274,7 @@ class Writing:
                     self._wait()
 
     def written(self) -> list[Written]:
-        """The whole text, best first where several were asked for, as `Writer.write` gives it."""
+        """The whole text, best first if several were requested, as `Writer.write` returns it."""
         while not self.source.answered:
             self._wait()
         with compiled_work():
@@ -296,17 +295,17 @@ class Writing:
                 raise event.error
 
     def abort(self) -> None:
-        """Drop it; may be called at any moment, in any thread."""
+        """Drop it; safe at any moment, in any thread."""
         self.caller.close()
 
     def park(self) -> None:
-        """Let it leave its place, with its memory, until `resume`; the text will be the same."""
+        """Give up its slot, with its memory, until `resume`; the text will be the same."""
         self.parked = True
         for one in self.tickets:
             one.park()
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Continue."""
         self.parked = False
         for one in self.tickets:
             one.resume()
@@ -319,7 +318,7 @@ class Writing:
 def make_search(
     batch: Batch, has_source: bool, pieces: Pieces | None = None, *, compiled: bool = False
 ) -> Search:
-    """The search that a batch's options ask for.
+    """The search for a batch's options.
 
     `pieces` are the bytes that each token adds to a text; constraints on texts need them. `compiled`:
     the rows are the compiled engine's, which can keep a plain beam's state as well.
@@ -334,7 +333,7 @@ def make_search(
 
 
 def pipeline_of(batch: Batch, has_source: bool, pieces: Pieces | None) -> Pipeline:
-    """The processors that a batch's options ask for, constraints on texts included."""
+    """The processors for a batch's options, constraints on texts included."""
     options, more = batch.options, []
     if options.about_text or options.choices:
         prompts = None if has_source else batch.prompts
@@ -345,5 +344,5 @@ def pipeline_of(batch: Batch, has_source: bool, pieces: Pieces | None) -> Pipeli
 @cache
 def _say_once(sentence: str) -> None:
     if sys.stderr is not None:
-        with suppress(OSError, ValueError):  # nobody listens any more
+        with suppress(OSError, ValueError):  # the reader is gone
             print(f"clearhead: {sentence}", file=sys.stderr)

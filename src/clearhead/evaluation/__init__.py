@@ -1,5 +1,5 @@
 """How good a model is: metrics, losses, comparisons of two bundles, reports.
 
 Gets bundles and texts and uses `decoding` to run them. Knows nothing about
-training: whoever wires a run makes a validator from this and hands it over.
+training: the code that sets up a run builds a validator from this and passes it in.
 """

@@ -1,8 +1,8 @@
 """Is one system better than another, or was it lucky with these sentences? Paired bootstrap resampling.
 
-Koehn 2004: test sets of the same size are drawn from the test set with replacement, both systems are scored
-on each, and it is counted how often one wins. Needs only each text's statistics: sums of them give a corpus
-score (BLEU, chrF), means of them a sentence-averaged one. The same seed gives the same draw.
+Koehn 2004: draw test sets of the same size from the test set with replacement, score both systems on each,
+and count how often one wins. Needs only each text's statistics: their sums give a corpus score (BLEU, chrF),
+their means a sentence-averaged one. The same seed gives the same draw.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Bootstrap:
     second: Interval
     difference: Interval  # second − first
     wins: float  # share of resamples in which the second is strictly better
-    p_value: float  # chance of a difference as large as the one found if there were none, two-sided
+    p_value: float  # two-sided probability of a difference this large if there were none
     resamples: int
     seed: int
 
@@ -61,7 +61,7 @@ def paired_bootstrap(
     """Compare two systems by their statistics (texts, numbers); `score` takes a sum over texts.
 
     The p-value follows sacreBLEU: (1 + how many centred |differences| exceed the one found) over
-    (1 + resamples), where centred means less their mean. Systems that never differ have 1.
+    (1 + resamples), where centring subtracts their mean. Systems that never differ have 1.
     """
     if first.shape != second.shape or first.ndim != 2 or not len(first):
         raise UserError("Two systems can only be compared on the same texts, and there must be at least one.")
@@ -110,7 +110,7 @@ def bootstrap_texts(
 def bootstrap_scores(
     metric: str, first: Sequence[float], second: Sequence[float], *, resamples: int = 1000, seed: int = 12345
 ) -> Bootstrap:
-    """Compare two systems by a score for each text, of which the mean is reported."""
+    """Compare two systems by a score per text, whose mean is reported."""
     one, two = (np.array([list(scores), [1.0] * len(scores)]).T for scores in (first, second))
 
     def mean(total: Numbers) -> float:

@@ -1,6 +1,6 @@
-"""A bundle on a test set: what it answered, how good that is, and how it compares with another bundle.
+"""Evaluate a bundle on a test set: its answers, how good they are, and how it compares with another bundle.
 
-How that is judged is up to a `Judge`, of which there is one for each kind of answer (`judges`).
+A `Judge` scores the answers; there is one for each kind of answer (`judges`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from clearhead.evaluation.metrics import CorpusMetric
 from clearhead.training.config import TestConfig
 from clearhead.training.distributed.ranks import Ranks
 
-Text = str | tuple[str, str]  # what is read: one text, or two together
+Text = str | tuple[str, str]  # the input: one text, or two together
 Rows = Sequence[tuple[Text, str]]
 Device = str | torch.device | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(TestConfig):
-    """How texts are written and measured: as a run's test set, or otherwise."""
+    """How texts are written and scored: as a run's test set, or differently."""
 
     _noun: ClassVar[str] = "evaluation"
 
@@ -53,11 +53,11 @@ class Example:
     """One row of the test set."""
 
     source: str
-    references: tuple[str, ...]  # what would have been right; one, or several
+    references: tuple[str, ...]  # correct answers; one, or several
     output: str
-    score: float  # what examples are sorted by, 0 to 100, higher is better; see `Evaluation.score_name`
+    score: float  # examples are sorted by it, 0 to 100, higher is better; see `Evaluation.score_name`
     right: bool
-    notes: dict[str, float] = field(default_factory=dict)  # further numbers worth showing
+    notes: dict[str, float] = field(default_factory=dict)  # further numbers to show
 
     @property
     def reference(self) -> str:
@@ -67,10 +67,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Everything found out about one bundle on one test set."""
+    """All results of one bundle on one test set."""
 
     judge: Judge
-    # name → value: per cent, but for correlations (−1 to 1) and losses
+    # name → value: per cent, except for correlations (−1 to 1) and losses
     metrics: dict[str, float] = field(default_factory=dict)
     signatures: dict[str, str] = field(default_factory=dict)  # name → how it was computed
     examples: tuple[Example, ...] = ()  # in the order of the test set
@@ -81,7 +81,7 @@ class Evaluation:
 
     @property
     def task(self) -> str:
-        """The task it was judged by."""
+        """The task by which it was judged."""
         return self.judge.task
 
     @property
@@ -96,23 +96,23 @@ class Asked(NamedTuple):
     config: EvaluationConfig
     references: Sequence[Sequence[str]] | None  # several for each row, in place of its target
     device: Device
-    show: bool  # a progress line where there is a terminal
-    ranks: Ranks  # who share the model's work
+    show: bool  # a progress line if there is a terminal
+    ranks: Ranks  # which share the model's work
 
     @property
     def reading(self) -> dict[str, Any]:
-        """How texts are read that get labels."""
+        """Arguments for labelling texts."""
         return {"batch_tokens": self.config.batch_tokens, "device": self.device}
 
     @property
     def writing(self) -> dict[str, Any]:
-        """How texts are written."""
+        """Arguments for writing texts."""
         how = self.config
         return {"device": self.device, "dtype": how.dtype, "way": how.way, "show": self.show}
 
 
 class Validated(NamedTuple):
-    """What a validation found: figures by their names in a recipe, and the answer to each row."""
+    """The results of a validation: figures by their names in a recipe, and the answer to each row."""
 
     values: dict[str, float]
     outputs: list[str]
@@ -124,10 +124,10 @@ class Judge(ABC):
 
     task: str  # as messages call it
     validates: ClassVar[tuple[str, ...]] = ()  # the figures of validations, by their names in a recipe
-    writes: ClassVar[bool] = False  # are answers texts, which are searched for?
+    writes: ClassVar[bool] = False  # are answers texts, found by a search?
     has_loss: ClassVar[bool] = True  # is there a −log p of the right answer?
     has_windows: ClassVar[bool] = False  # is that of one long text, whose windows may overlap?
-    format_metric: ClassVar[str | None] = None  # by which number formats are measured; None: there is one
+    format_metric: ClassVar[str | None] = None  # of number formats; None: there is only one format
 
     def __call__(
         self,
@@ -140,11 +140,11 @@ class Judge(ABC):
         show: bool = False,
         ranks: Ranks | None = None,
     ) -> Evaluation:
-        """Run a bundle over rows of (source, target) and measure what comes out.
+        """Run a bundle over rows of (source, target) and score its answers.
 
         `references`: several for each row, in place of its target, for the metrics that compare texts.
-        `show`: a progress line where there is a terminal.
-        `ranks`: who share the model's work; all of them get the same evaluation.
+        `show`: a progress line if there is a terminal.
+        `ranks`: which share the model's work; all of them get the same evaluation.
         """
         if not rows:
             raise UserError("The test set is empty: give one with at least one row.")
@@ -168,32 +168,32 @@ class Judge(ABC):
         return replace(found, metrics=self.told(metrics, rows), seconds=seconds, config=config)
 
     def told(self, metrics: dict[str, float], rows: Rows) -> dict[str, float]:
-        """The figures that are reported, of those that were found."""
+        """The figures to report, out of those found."""
         return metrics
 
     @abstractmethod
     def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:
-        """The figures of this kind of answer, and every example."""
+        """The figures for this kind of answer, and every example."""
 
     @abstractmethod
     def validate(self, bundle: Bundle, rows: Rows, seed: int, ranks: Ranks | None = None) -> Validated:
-        """The figures of a validation, found with less effort; `seed` for what is drawn."""
+        """The figures of a validation, at a lower cost; `seed` is for sampling."""
 
     def texts_compared(self, how: EvaluationConfig) -> Sequence[CorpusMetric]:
-        """The metrics of whole sets of texts by which two bundles are compared."""
+        """The corpus metrics by which two bundles are compared."""
         return ()
 
     def scores_compared(self, found: Evaluation) -> dict[str, list[float]]:
-        """The scores of single examples by which two bundles are compared."""
+        """The scores per example by which two bundles are compared."""
         return {"exact match": [100.0 * one.right for one in found.examples]}
 
     def bucket_scores(self, found: Evaluation, inside: Sequence[Example]) -> dict[str, float]:
-        """The scores of some examples by name; of none at all, the names."""
+        """The scores of some examples by name; for no examples, the names."""
         return {"right": 100.0 * sum(one.right for one in inside) / max(1, len(inside))}
 
 
 def shown(text: Text) -> str:
-    """What is read, as one text."""
+    """The input as one text."""
     if not isinstance(text, str):
         return " · ".join(text)
     return in_words(text) if is_picture(text) else text

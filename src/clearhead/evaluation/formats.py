@@ -1,7 +1,7 @@
-"""What other number formats cost a bundle: how far its scores drift, and what that does to the task's metric.
+"""What other number formats cost a bundle: how far its scores drift, and the effect on the task's metric.
 
-Measured on a bounded part of the validation set, chosen by size and not by time, so that the same bundle has
-the same figures. `decoding.number_formats` decides by them what `fast` stands for.
+Measured on a bounded part of the validation set, chosen by size and not by time, so the same bundle always
+has the same figures. `decoding.number_formats` uses them to decide which format `fast` selects.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from clearhead.evaluation.evaluate import EvaluationConfig, Judge, Rows, shown
 from clearhead.evaluation.loss import batches_of
 from clearhead.models.build import count_parameters
 
-# A few seconds on two cores: so many multiplications with a weight, for each format and way.
+# A few seconds on two cores: this many multiply-adds, for each format and engine.
 WORK = 1e11
 FEWEST, MOST = 16, 200  # examples
-LONGEST = 64  # tokens of a text that scores are compared for
-BATCH = 32  # texts under way together
+LONGEST = 64  # tokens per text whose scores are compared
+BATCH = 32  # texts decoded together
 
 Item = TypeVar("Item")
 
@@ -39,13 +39,13 @@ class Text(NamedTuple):
 
     given: list[int]
     tokens: list[int]  # that follow
-    labels: list[int]  # the same, but for those that are never predicted
+    labels: list[int]  # the same, except for those that are never predicted
 
 
 def measure_formats(bundle: Bundle, rows: Rows, judge: Judge) -> dict[str, Any]:
-    """The entry `formats` of a bundle's metadata; empty where nothing is written.
+    """The entry `formats` of a bundle's metadata; empty if the model writes no text.
 
-    On a CPU the C++ engine's bf16 and int8, and where the model is on a GPU its bf16, each beside float32.
+    Compares with float32 the C++ engine's bf16 and int8 on a CPU, and bf16 if the model is on a GPU.
     """
     metric = judge.format_metric
     if metric is None or not rows:
@@ -67,7 +67,7 @@ def measure_formats(bundle: Bundle, rows: Rows, judge: Judge) -> dict[str, Any]:
 
 
 def _here(bundle: Bundle, device: torch.device) -> Bundle:
-    """The bundle with its model in float32 on a device; a copy, where it is another."""
+    """The bundle with its model in float32 on a device; a copy, if it is elsewhere."""
     weight = next(bundle.model.parameters())
     if (weight.device, weight.dtype) == (device, torch.float32):
         return bundle
@@ -80,7 +80,7 @@ def _sample(bundle: Bundle, rows: Rows) -> list[tuple[str, str]]:
     pairs = [(shown(source), target) for source, target in rows]
     some = _spread([row for row in pairs if row[1].strip()] or pairs, MOST)
     characters = sum(len(source) + len(target) for source, target in some) / len(some)
-    some = _spread(some, _affordable(bundle, characters / 4))  # about four characters a token
+    some = _spread(some, _affordable(bundle, characters / 4))  # about four characters per token
     positions = positions_of(bundle.config)
     if positions is None or not translates(bundle):  # a language model reads a long text in parts
         return some
@@ -93,7 +93,7 @@ def _sample(bundle: Bundle, rows: Rows) -> list[tuple[str, str]]:
 
 
 def _affordable(bundle: Bundle, tokens: float) -> int:
-    """How many examples of so many tokens."""
+    """How many examples of so many tokens are affordable."""
     return min(max(int(WORK / count_parameters(bundle.model) / max(tokens, 1.0)), FEWEST), MOST)
 
 
@@ -104,7 +104,7 @@ def _spread(items: list[Item], most: int) -> list[Item]:
 
 
 def _compared(bundle: Bundle, rows: Rows, judge: Judge, formats: Sequence[Dtype]) -> dict[str, Any]:
-    """float32's metric; of each other format its metric, what that costs, and the drift of its scores."""
+    """float32's metric; for each other format its metric, its cost, and the drift of its scores."""
     texts = _texts(bundle, rows)
     right = _metric(bundle, rows, judge, "float32")
     found: dict[str, Any] = {}
@@ -127,7 +127,7 @@ def _compared(bundle: Bundle, rows: Rows, judge: Judge, formats: Sequence[Dtype]
 
 
 def _texts(bundle: Bundle, rows: Rows) -> list[Text]:
-    """What the model reads for each example, and what comes then: the ids that its loss is made of."""
+    """What the model reads for each example, and what follows: the ids that its loss is computed from."""
     found = []
     for batch in batches_of(bundle, rows, batch_tokens=4096):
         for row in range(batch.rows):
@@ -139,14 +139,14 @@ def _texts(bundle: Bundle, rows: Rows) -> list[Text]:
             else:
                 assert batch.source_lengths is not None
                 given = batch.source[row, : int(batch.source_lengths[row])].tolist()
-            if labels[-1] == IGNORED:  # nothing comes of it
+            if labels[-1] == IGNORED:  # nothing to predict
                 labels, tokens = labels[:-1], tokens[:-1]
             found.append(Text(given, tokens, labels))
     return _spread(found, MOST if translates(bundle) else _affordable(bundle, LONGEST))
 
 
 def _drift(bundle: Bundle, texts: list[Text], dtype: Dtype) -> tuple[Drift, tuple[float, float]]:
-    """The scores of a format beside float32's, and the nats a token of both."""
+    """The scores of a format compared with float32's, and the nats per token of both."""
     drift, nats, tokens = Drift(), [0.0, 0.0], 0
     both = [Writer(bundle, dtype=one).rows(Options()) for one in ("float32", dtype)]
     for begin in range(0, len(texts), BATCH):
@@ -164,12 +164,12 @@ def _drift(bundle: Bundle, texts: list[Text], dtype: Dtype) -> tuple[Drift, tupl
 
 
 def _metric(bundle: Bundle, rows: Rows, judge: Judge, dtype: Dtype) -> float:
-    """What the texts are worth that are written in a format; a language model is measured by its scores."""
+    """The metric of texts written in a format; a language model is measured by its scores."""
     if judge.format_metric is None or judge.format_metric == NATS:
         return math.nan
     return judge(bundle, rows, EvaluationConfig(dtype=dtype, loss=False)).metrics[judge.format_metric]
 
 
 def _number(value: float) -> float | None:
-    """As it is stored: six digits are more than the figures are good for; what is no number is none."""
+    """As stored: six digits are more than the figures justify; None for a non-finite number."""
     return float(f"{value:.6g}") if math.isfinite(value) else None

@@ -1,7 +1,7 @@
-"""How well hidden tokens and spans of long texts are found again, by models that learned to fill gaps.
+"""How well models that learned to fill gaps recover hidden tokens and spans of long texts.
 
-What is hidden is a function of the text alone (15 %, one seed), so that two bundles with one vocabulary are
-asked for the same tokens.
+What is hidden depends only on the text (15 %, one seed), so two bundles with one vocabulary are asked for the
+same tokens.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def hidden_batches(bundle: Bundle, texts: Sequence[str], batch_tokens: int = 409
 
 
 def encoding_of(bundle: Bundle) -> Hiding:
-    """How texts with gaps are encoded for a bundle; a sentence for one that fills none."""
+    """How texts with gaps are encoded for a bundle; raises an error for one that fills none."""
     marks = Marks.of(tokenizers_of(bundle)[1])
     if bundle.config.head.kind == "mlm" and marks is not None and marks.mask is not None:
         return Masked()
@@ -65,7 +65,7 @@ def encoding_of(bundle: Bundle) -> Hiding:
 
 @dataclass(frozen=True)
 class HiddenTokens(Judge):
-    """How often the hidden token is the likeliest one, and how likely it is."""
+    """How often the hidden token is the most probable one, and its probability."""
 
     has_loss: ClassVar[bool] = False
 
@@ -83,14 +83,14 @@ class HiddenTokens(Judge):
         return f"of {tokens:,} hidden tokens, 15 % of the text, drawn with the seed {SEED}"
 
     def validate(self, bundle: Bundle, rows: Rows, seed: int, ranks: Ranks | None = None) -> Validated:
-        """No figures but those of the loss, and the beginning of a text with its gaps filled."""
+        """No figures but the loss, and the beginning of a text with its gaps filled."""
         texts = [text for _, text in rows if text.strip()]
         first = islice(hidden_batches(bundle, texts), 1)
         shown = (ranks or Ranks()).shared(first, lambda some: [self.sample(bundle, batch) for batch in some])
         return Validated({}, shown)
 
     def sample(self, bundle: Bundle, batch: Batch) -> str:
-        """The first row of a batch, with what the model puts into the gaps in brackets."""
+        """The first row of a batch, with the model's fillings in brackets."""
         with at_work(bundle.model, None) as device:
             inputs = batch.inputs[:1, :SHOWN]
             best = bundle.model(inputs.to(device)).logits[0].argmax(-1).tolist()
@@ -105,7 +105,7 @@ class HiddenTokens(Judge):
 
 @dataclass(frozen=True)
 class HiddenSpans(HiddenTokens):
-    """The same of the tokens of hidden spans, which are written one after the other."""
+    """The same for the tokens of hidden spans, which are written one after the other."""
 
     def _signature(self, tokens: int) -> str:
         return (
@@ -119,7 +119,7 @@ class HiddenSpans(HiddenTokens):
 
 
 def _in_brackets(tokenizer: Tokenizer, ids: Sequence[int], places: set[int]) -> str:
-    """The text of some ids, those at the given places in brackets."""
+    """The text of some ids, those at the given positions in brackets."""
     found = ""
     for inside, run in groupby(range(len(ids)), key=lambda place: place in places):
         text = tokenizer.decode([ids[place] for place in run])

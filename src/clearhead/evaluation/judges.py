@@ -40,14 +40,14 @@ from clearhead.evaluation.metrics import (
 )
 from clearhead.training.distributed.ranks import Ranks
 
-Right = list[list[str]]  # what would have been right, for each output
+Right = list[list[str]]  # the correct answers for each output
 Named = tuple[str, list[float]]  # a score by its name, for each output
 CONTINUATION = 60  # tokens of a language model's sample
 
 
 @dataclass(frozen=True)
 class Translations(Judge):
-    """Written texts beside references, by BLEU, chrF and exact match."""
+    """Written texts compared with references, by BLEU, chrF and exact match."""
 
     validates: ClassVar[tuple[str, ...]] = ("bleu", "chrf", "exact")
     writes: ClassVar[bool] = True
@@ -82,11 +82,11 @@ class Translations(Judge):
         return [bleu_score, chrf_metric(how.lowercase)(outputs, right), exact_match(outputs, right)]
 
     def sentences(self, outputs: list[str], right: Right, how: EvaluationConfig) -> Named:
-        """What single texts are sorted by."""
+        """The score by which single texts are sorted."""
         return "chrF", chrf_metric(how.lowercase).sentences(outputs, right)
 
     def further(self, outputs: list[str], right: Right, how: EvaluationConfig) -> Named:
-        """What is noted beside that."""
+        """A further score to note."""
         by_sentence = bleu_metric(how.tokenise, how.lowercase, sentence=True)
         return "BLEU", by_sentence.sentences(outputs, right)
 
@@ -97,7 +97,7 @@ class Translations(Judge):
         return self.validated([one.text for one in written], rows)
 
     def validated(self, outputs: list[str], rows: Rows) -> Validated:
-        """The figures of what was written."""
+        """The figures of the written texts."""
         right = [target for _, target in rows]
         values = {
             "bleu": bleu(outputs, right).value,
@@ -120,7 +120,7 @@ class Translations(Judge):
 
 @dataclass(frozen=True)
 class Summaries(Translations):
-    """Written texts that say in few words what a long one says, by ROUGE as well."""
+    """Summaries of long texts, by ROUGE as well."""
 
     validates: ClassVar[tuple[str, ...]] = ("bleu", "chrf", "exact", "rouge1", "rouge2", "rougeL")
     format_metric: ClassVar[str | None] = "ROUGE-L"
@@ -156,7 +156,7 @@ class Summaries(Translations):
 
 @dataclass(frozen=True)
 class LongTexts(Judge):
-    """A language model, which is measured by its loss alone; a validation shows how it writes."""
+    """A language model, measured by its loss alone; a validation shows a sample."""
 
     has_windows: ClassVar[bool] = True
     format_metric: ClassVar[str | None] = NATS
@@ -165,7 +165,7 @@ class LongTexts(Judge):
         return Evaluation(self)
 
     def validate(self, bundle: Bundle, rows: Rows, seed: int, ranks: Ranks | None = None) -> Validated:
-        """No figures, and one text that was drawn."""
+        """No figures, and one sampled text."""
         asked = Options(sample=True, temperature=0.8, seed=seed, max_length=CONTINUATION)
         ranks = ranks or Ranks()
         one = ranks.shared([""], lambda some: [generate(bundle, text, asked, way="torch") for text in some])
@@ -208,7 +208,7 @@ class Classes(Judge):
 
 @dataclass(frozen=True)
 class WordTags(Classes):
-    """The tag of each word, or several; those of each column are measured by themselves as well."""
+    """The tag of each word, or several; each column is measured by itself as well."""
 
     def judged(self, bundle: Bundle, rows: Rows, asked: Asked) -> Evaluation:
         names, texts = labels_of(bundle, "tag"), [shown(text) for text, _ in rows]
@@ -239,7 +239,7 @@ class WordTags(Classes):
         return Evaluation(self, metrics, {}, tuple(examples), "right tags in percent", confusion)
 
     def scores_compared(self, found: Evaluation) -> dict[str, list[float]]:
-        """Right tags of each text, and texts that are right as a whole."""
+        """Correct tags of each text, and texts that are entirely correct."""
         return {
             found.score_name: [one.score for one in found.examples],
             **Judge.scores_compared(self, found),
@@ -251,7 +251,7 @@ class WordTags(Classes):
 
 @dataclass(frozen=True)
 class Numbers(Judge):
-    """The number of each text, or of two together, by how far it rises and falls with the right one."""
+    """The number of each text, or of two together, by its correlation with the right one."""
 
     validates: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
     has_loss: ClassVar[bool] = False
@@ -270,13 +270,13 @@ class Numbers(Judge):
         return Evaluation(self, metrics, undefined, examples, name)
 
     def validate(self, bundle: Bundle, rows: Rows, seed: int, ranks: Ranks | None = None) -> Validated:
-        """The correlations; 0 where the model says the same of every text."""
+        """The correlations; 0 if the model gives the same number for every text."""
         found = self(bundle, rows, ranks=ranks)
         values = {name: found.metrics.get(name.capitalize(), 0.0) for name in self.validates}
         return Validated(values, found.outputs)
 
     def scores_compared(self, found: Evaluation) -> dict[str, list[float]]:
-        """How near each number is."""
+        """How close each number is."""
         return {found.score_name: [one.score for one in found.examples]}
 
     def bucket_scores(self, found: Evaluation, inside: Sequence[Example]) -> dict[str, float]:
@@ -284,7 +284,7 @@ class Numbers(Judge):
 
 
 def _in_order(tags: Sequence[str], columns: Sequence[str], row: int) -> list[str]:
-    """The tags of each word in the model's order of columns, whatever order they were asked for in."""
+    """The tags of each word in the model's order of columns, whatever order they are given in."""
     found: list[str] = []
     for start in range(0, len(tags), len(columns)):
         own = {tag.partition(MARK)[0]: tag for tag in tags[start : start + len(columns)]}
@@ -300,7 +300,7 @@ def _in_order(tags: Sequence[str], columns: Sequence[str], row: int) -> list[str
 def _by_column(
     names: Sequence[str], truth: Sequence[str], chosen: Sequence[str], several: int
 ) -> dict[str, float]:
-    """Accuracy and macro F1 of each column of tags, of which a word has one each."""
+    """Accuracy and macro F1 of each column of tags; a word has one tag per column."""
     found: dict[str, float] = {}
     for place, (column, tags) in enumerate(by_column(names).items()):
         own = [f"{column}{MARK}{name}" for name in tags]

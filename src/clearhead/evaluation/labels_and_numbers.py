@@ -1,4 +1,4 @@
-"""How good labels and numbers are that a model gives: accuracy, F1, confusion; correlations and errors.
+"""How good a model's labels and numbers are: accuracy, F1, confusion; correlations and errors.
 
 Knows nothing about models.
 """
@@ -39,7 +39,7 @@ class Confusion:
         if len(truth) != len(chosen):
             raise UserError(f"There are {len(truth)} true labels but {len(chosen)} predicted ones.")
         names = tuple(labels or ())
-        names += tuple(sorted({*truth, *chosen} - set(names)))  # a label no one announced still counts
+        names += tuple(sorted({*truth, *chosen} - set(names)))  # an unlisted label still counts
         number = {name: i for i, name in enumerate(names)}
         counts = np.zeros((len(names), len(names)), dtype=np.int64)
         for right, given in zip(truth, chosen, strict=True):
@@ -48,7 +48,7 @@ class Confusion:
 
     @property
     def accuracy(self) -> float:
-        """Share of labels that are right."""
+        """Share of labels that are correct."""
         total = int(self.counts.sum())
         return float(np.trace(self.counts)) / total if total else 0.0
 
@@ -72,7 +72,7 @@ class Confusion:
     def matthews(self) -> float:
         """Correlation of truth and choice, −1 to 1, for any number of labels (Gorodkin 2004).
 
-        0 where truth or choice is always the same label. For two labels this is Matthews' own
+        0 if truth or choice is always the same label. For two labels this is Matthews' own
         (tp·tn − fp·fn) / √((tp+fp)(tp+fn)(tn+fp)(tn+fn)).
         """
         truth = [int(n) for n in self.counts.sum(1)]  # plain integers: products of counts grow large
@@ -96,7 +96,7 @@ class Confusion:
 
 
 def pearson(first: Numbers, second: Numbers) -> float:
-    """Correlation, −1 to 1: Σ(x−x̄)(y−ȳ) / √(Σ(x−x̄)² · Σ(y−ȳ)²); NaN where one side never changes.
+    """Correlation, −1 to 1: Σ(x−x̄)(y−ȳ) / √(Σ(x−x̄)² · Σ(y−ȳ)²); NaN if one side is constant.
 
     >>> pearson([1, 2, 3], [2, 4, 6])
     1.0
@@ -104,7 +104,7 @@ def pearson(first: Numbers, second: Numbers) -> float:
     x, y = _both(first, second)
     if not len(x) or (x == x[0]).all() or (y == y[0]).all():
         return math.nan
-    # In units of the largest distance from the mean: squares of huge numbers overflow, of tiny ones vanish.
+    # In units of the largest distance from the mean: squares of huge numbers overflow, tiny ones underflow.
     x, y = (side - side.mean() for side in (x, y))
     x, y = (side / np.abs(side).max() for side in (x, y))
     found = float((x * y).sum() / math.sqrt(float((x * x).sum()) * float((y * y).sum())))
@@ -112,7 +112,7 @@ def pearson(first: Numbers, second: Numbers) -> float:
 
 
 def spearman(first: Numbers, second: Numbers) -> float:
-    """Pearson's correlation of the ranks: 1 where both sides have the same order, whatever the distances.
+    """Pearson's correlation of the ranks: 1 if both sides have the same order, whatever the distances.
 
     >>> spearman([1, 2, 3], [1, 10, 100])
     1.0
@@ -129,11 +129,11 @@ def ranks(values: Numbers) -> NDArray[np.float64]:
     """
     _, group, counts = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    return ((2 * last - counts + 1) / 2)[group]  # of ranks last−count+1 … last, the mean
+    return ((2 * last - counts + 1) / 2)[group]  # the mean of ranks last−count+1 … last
 
 
 def number_metrics(truth: Numbers, given: Numbers) -> dict[str, float]:
-    """The figures by name; a correlation that is not defined, because a side never changes, is left out."""
+    """The figures by name; a correlation that is undefined because one side is constant is left out."""
     x, y = _both(truth, given)
     found = {
         "Pearson": pearson(x, y),

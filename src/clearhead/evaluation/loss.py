@@ -1,8 +1,8 @@
-"""How well a model predicts given texts: cross-entropy in nats, perplexity, bits a byte.
+"""How well a model predicts given texts: cross-entropy in nats, perplexity, bits per byte.
 
-Teacher forcing: the model reads the right text and is asked for each next token
-(or for the class, or the tags). Sums are exact: each place's loss is computed in
-float32 at least and added up in float64, whatever the batches were.
+Teacher forcing: the model reads the correct text and predicts each next token
+(or the class, or the tags). Sums are exact: each position's loss is computed in
+float32 at least and summed in float64, whatever the batches are.
 
 Shapes: B rows, T tokens, N packed tokens, V classes.
 """
@@ -37,12 +37,12 @@ from clearhead.training.distributed.ranks import Ranks
 from clearhead.training.objectives import run_model
 
 Rows = Sequence[tuple[Any, str]]
-CONTEXT = 256  # tokens of a chunk of a long text, where nothing else is said
+CONTEXT = 256  # tokens of a chunk of a long text, by default
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Sums over a corpus, and the usual figures made from them.
+    """Sums over a corpus, and the usual figures derived from them.
 
     Stop symbols are predicted like any token: their loss is in the sum, and they count as tokens but
     not as characters or bytes, of which the text has none for them.
@@ -54,28 +54,28 @@ class Loss:
 
     nats: float  # −Σ ln p(label)
     tokens: int  # labels
-    characters: int = 0  # of the text they stand for; 0: not known
+    characters: int = 0  # of the text they encode; 0: unknown
     bytes: int = 0  # of the same text in UTF-8
     correct: int = 0  # labels that had the highest score
 
     @property
     def per_token(self) -> float:
-        """Cross-entropy in nats a token."""
+        """Cross-entropy in nats per token."""
         return self.nats / self.tokens if self.tokens else math.nan
 
     @property
     def perplexity(self) -> float:
-        """e to the power of nats a token."""
+        """e to the power of the nats per token."""
         return math.exp(self.per_token) if self.per_token < 700 else math.inf
 
     @property
     def per_character(self) -> float:
-        """Nats a character, comparable between vocabularies."""
+        """Nats per character, comparable between vocabularies."""
         return self.nats / self.characters if self.characters else math.nan
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits a byte of UTF-8, comparable between vocabularies and scripts."""
+        """Bits per byte of UTF-8, comparable between vocabularies and scripts."""
         return self.nats / math.log(2) / self.bytes if self.bytes else math.nan
 
     @property
@@ -100,10 +100,10 @@ def batches_loss(
     device: str | torch.device | None = None,
     ranks: Ranks | None = None,
 ) -> Loss:
-    """The loss over batches of any task, padded or packed, of which each rank takes its share."""
+    """The loss over batches of any task, padded or packed; each rank takes its share of them."""
     each = (ranks or Ranks()).shared(batches, lambda some: _sums(model, some, device))
     nats, tokens, correct = 0.0, 0, 0
-    for its_nats, its_tokens, its_correct in each:  # in their order, so that ranks come to one rank's bits
+    for its_nats, its_tokens, its_correct in each:  # in order: any number of ranks gives the same bits
         nats, tokens, correct = nats + its_nats, tokens + its_tokens, correct + its_correct
     return Loss(nats, tokens, correct=correct)
 
@@ -111,7 +111,7 @@ def batches_loss(
 def _sums(
     model: nn.Module, batches: Iterable[Batch], device: str | torch.device | None
 ) -> Iterator[tuple[float, int, int]]:
-    """Nats, labels and right answers of each batch; one look at the device for all of them."""
+    """Nats, labels and correct answers of each batch; waits for the device once for all of them."""
     sums, tokens = [], []
     with at_work(model, device) as place:
         for batch in batches:
@@ -138,13 +138,13 @@ def corpus_loss(
     device: str | torch.device | None = None,
     ranks: Ranks | None = None,
 ) -> Loss:
-    """The loss of a bundle on rows of (source, target), of whatever kind its model predicts.
+    """The loss of a bundle on rows of (source, target), whatever its model predicts.
 
-    A language model's targets are one long text in `context` tokens at a time (by default as many as in
-    training, where the bundle says so, or as the model has learned positions for, or 256), or each a
-    document of its own (None: as in training). Each window begins `stride` tokens after the one before;
-    with fewer than `context` (the default) windows overlap, and a token is predicted in the first window
-    that holds it, from at least `context` − `stride` tokens.
+    A language model reads its targets as one long text in chunks of `context` tokens (by default as many as
+    in training, if the bundle says so, or as the model has learned positions for, or 256), or each as a
+    separate document (None: as in training). Each window begins `stride` tokens after the one before; with
+    fewer than `context` (the default) windows overlap, and a token is predicted in the first window that
+    contains it, from at least `context` − `stride` tokens.
     """
     texts = [target for _, target in rows]
     if not texts:
@@ -223,7 +223,7 @@ def _labelled(bundle: Bundle, rows: Rows, batch_tokens: int) -> Iterator[Batch]:
         if several > 1:
             wanted = wanted.view(len(group), -1, several)
         types = bundle.config.embedding.token_types
-        both = bundle.config.family == "encoder-decoder"  # which reads the text on both sides
+        both = bundle.config.family == "encoder-decoder"  # reads the text on both sides
         yield Batch.of(
             source=inputs if both else None,
             source_lengths=lengths if both else None,
@@ -247,12 +247,12 @@ def _pictures(bundle: Bundle, rows: Rows, batch_tokens: int) -> Iterator[Batch]:
 
 
 def specials_of(bundle: Bundle) -> Specials:
-    """The symbols around a target and its padding, as the model itself knows them."""
+    """The symbols around a target and its padding, as the model itself defines them."""
     reader, writer = tokenizers_of(bundle)
     symbols = symbols_of(bundle)
     start = symbols.start
     if bundle.config.family == "decoder":
-        # A start is read and never predicted, a stop is both: one that is both of them is the stop.
+        # A start is read and never predicted, a stop is both: a symbol that serves as both is the stop.
         start = -1 if start is None or start == symbols.stop else start
     elif start is None:
         raise UserError("This vocabulary has no start token, which every target needs.")
@@ -260,8 +260,8 @@ def specials_of(bundle: Bundle) -> Specials:
 
 
 def context_of(bundle: Bundle) -> int:
-    """Tokens of a long text that are read at once: as many as in training, or as there are positions for."""
-    noted = bundle.metadata.get("context")  # with more, a model is out of its depth
+    """Tokens of a long text read at once: as many as in training, or as there are positions for."""
+    noted = bundle.metadata.get("context")  # beyond this, a model has not been trained
     trained = noted if isinstance(noted, int) and noted > 0 else None
     return trained or positions_of(bundle.config) or CONTEXT
 
@@ -274,7 +274,7 @@ def _windows(
     first = opening(bundle, "") if specials.start < 0 else [specials.start]
     if not documents:
         stream = np.concatenate([first, rows.items])  # so that the first token is predicted, too
-    elif specials.start < 0:  # what ends a text is all that stands before the next
+    elif specials.start < 0:  # the end of a text is all that precedes the next
         stream = np.concatenate([first, rows.framed(after=specials.stop).items])
     else:
         stream = rows.framed(specials.start, specials.stop).items
@@ -285,7 +285,7 @@ def _windows(
         chosen = Ragged.of([stream[begins[i] : begins[i] + lengths[i] + 1].tolist() for i in group])
         widths = Widths(len(group), 0, int(chosen.lengths.max()) - 1)
         batch = Stream().collate({"target": chosen}, widths, specials)
-        seen = torch.tensor([width - stride if i else 0 for i in group])  # predicted in a window before
+        seen = torch.tensor([width - stride if i else 0 for i in group])  # predicted in an earlier window
         labels = batch.labels.masked_fill(torch.arange(widths.target) < seen[:, None], IGNORED)
         yield Batch.of(inputs=batch.inputs, lengths=batch.lengths, labels=labels, rows=len(group))
 
@@ -293,7 +293,7 @@ def _windows(
 def _tags(
     bundle: Bundle, source: str, target: str, size: int, names: Mapping[str, int], row: int
 ) -> list[int]:
-    """For `size` ids the numbers of each word's tags on its first piece, IGNORED on all others."""
+    """For `size` ids, the numbers of each word's tags on its first piece, IGNORED on all others."""
     words, tags, columns = source.split(), target.split(), bundle.config.head.columns
     several = max(len(columns), 1)
     if several * len(words) != len(tags):

@@ -1,4 +1,4 @@
-"""How good written texts are beside references: BLEU, chrF, exact match, ROUGE.
+"""How good written texts are compared with references: BLEU, chrF, exact match, ROUGE.
 
 BLEU and chrF are sacreBLEU's, with the signature that says exactly how they were
 computed. A text may have several references. Knows nothing about models.
@@ -37,7 +37,7 @@ class Score:
 
 
 class CorpusMetric:
-    """A metric that is computed from sums over a corpus: statistics of each text, added up, give the score.
+    """A corpus metric: the sum of the statistics of each text determines the score.
 
     `statistics` (texts, numbers) is all that resampling needs; `score` turns their sum into the number.
     """
@@ -52,7 +52,7 @@ class CorpusMetric:
         return np.array(self._metric._extract_corpus_statistics(outputs, columns), dtype=np.float64)
 
     def score(self, total: NDArray[np.float64]) -> float:
-        """The corpus score from added-up statistics."""
+        """The corpus score from summed statistics."""
         return float(self._metric._compute_score_from_stats([_whole(number) for number in total]).score)
 
     def __call__(self, outputs: Sequence[str], references: References) -> Score:
@@ -71,19 +71,19 @@ class CorpusMetric:
 def bleu_metric(
     tokenise: Tokenisation = "13a", lowercase: bool = False, sentence: bool = False
 ) -> CorpusMetric:
-    """BLEU (Papineni et al. 2002). `tokenise="none"` with text that is tokenised already gives what
-    fairseq and multi-bleu print (smoothing matters only where an n-gram order has no match at all).
+    """BLEU (Papineni et al. 2002). `tokenise="none"` on text that is already tokenised equals the output of
+    fairseq and multi-bleu (smoothing matters only if an n-gram order has no match at all).
 
     `sentence`: for single texts; orders longer than the text are left out.
     """
     name = "tokenised BLEU" if tokenise == "none" else "BLEU"
-    # force: no warning about text that looks tokenised; here it is meant
+    # force: no warning about text that looks tokenised, which is intended here
     metric = BLEU(tokenize=tokenise, lowercase=lowercase, effective_order=sentence, force=True)
     return CorpusMetric(name, metric)
 
 
 def chrf_metric(lowercase: bool = False) -> CorpusMetric:
-    """chrF (Popović 2015): F2 over character n-grams up to 6, white space left out."""
+    """chrF (Popović 2015): F2 over character n-grams up to 6, without white space."""
     return CorpusMetric("chrF", CHRF(lowercase=lowercase))
 
 
@@ -113,7 +113,7 @@ def chrf(outputs: Sequence[str], references: References, *, lowercase: bool = Fa
 
 
 def exact_match(outputs: Sequence[str], references: References) -> Score:
-    """Share of texts that equal one of their references, in per cent; white space at the ends is left out.
+    """Percentage of texts that equal one of their references; white space at the ends is ignored.
 
     >>> exact_match(["a b", "c"], ["a b ", "d"]).value
     50.0
@@ -145,25 +145,25 @@ def several(outputs: Sequence[str], references: References) -> list[list[str]]:
 
 
 def _columns(outputs: Sequence[str], references: References) -> list[list[Any]]:
-    """As sacreBLEU wants them: first references of all texts, then second ones; None where there is none."""
+    """As sacreBLEU wants them: first references of all texts, then second ones; None if missing."""
     rows = several(outputs, references)
     count = max((len(row) for row in rows), default=1)
     return [[row[i] if i < len(row) else None for row in rows] for i in range(count)]
 
 
 def _whole(number: Any) -> Any:
-    """Sums of counts are whole numbers, and sacreBLEU prints and compares them as such."""
+    """Sums of counts are integers, and sacreBLEU prints and compares them as such."""
     return int(number) if float(number).is_integer() else float(number)
 
 
 def rouge(
     outputs: Sequence[str], references: References, *, stem: Callable[[str], str] | None = None
 ) -> dict[str, Score]:
-    """ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004): how much of a summary's words a reference shares.
+    """ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004): how many of a summary's words a reference shares.
 
     The mean over texts of F1, 0 to 100; of several references the one with the highest F1 counts. Words are
     runs of letters and digits of any script, in lower case; there is no stemming unless a function for it is
-    handed in. On ASCII text this is what the `rouge-score` package computes with `use_stemmer=False`.
+    passed in. On ASCII text this is what the `rouge-score` package computes with `use_stemmer=False`.
 
     >>> found = rouge(["the cat sat"], ["the cat lay"])
     >>> [round(score.value, 1) for score in found.values()]
@@ -213,7 +213,7 @@ def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
     """Length of the longest common subsequence, by Hyyrö's bit-parallel method.
 
     Bit i of `row` is 0 where the table of the textbook method rises by one at the i-th word of `first`,
-    so that one addition of long integers stands for a whole row of that table.
+    so one addition of long integers replaces a whole row of that table.
 
     >>> common_subsequence("a b c d".split(), "b d a c".split())
     2

@@ -1,4 +1,4 @@
-"""Several tasks of one bundle, each by its own metrics: which one a row belongs to shows in its prefix."""
+"""Several tasks of one bundle, each by its own metrics; a row's prefix tells which task it belongs to."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCORE = "chrF for texts, accuracy for other answers"
 
 
 class Part(NamedTuple):
-    """One of the tasks: the prefix of its rows, what its answers are, and which rows of a set are its own."""
+    """One of the tasks: the prefix of its rows, the kind of its answers, and the indices of its rows."""
 
     prefix: str
     answer: str
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As figures are called.
+        """The name in figures.
 
         >>> Part("sst2: ", "class", []).name
         'sst2'
@@ -46,7 +46,7 @@ class Part(NamedTuple):
 
 
 def answers_of(bundle: Bundle) -> dict[str, str]:
-    """The prefixes that a bundle was trained with, and what is answered to each."""
+    """The prefixes that a bundle was trained with, and the kind of answer to each."""
     recipe: Any = bundle.metadata.get("recipe")
     data: Any = recipe.get("data") if isinstance(recipe, Mapping) else None
     corpora: Any = data.get("train") if isinstance(data, Mapping) else None
@@ -61,7 +61,7 @@ def answers_of(bundle: Bundle) -> dict[str, str]:
 
 
 def parts_of(bundle: Bundle, rows: Rows) -> list[Part]:
-    """The rows by task; a sentence for a row of none."""
+    """The rows by task; raises an error for a row that belongs to none."""
     answers = answers_of(bundle)
     found = {prefix: Part(prefix, answer, []) for prefix, answer in answers.items()}
     longest = sorted(answers, key=len, reverse=True)
@@ -81,7 +81,7 @@ def parts_of(bundle: Bundle, rows: Rows) -> list[Part]:
 def figures(
     answer: str, outputs: list[str], right: list[str], how: EvaluationConfig | None = None
 ) -> dict[str, float]:
-    """The metrics of one kind of answer by name, the one that counts first."""
+    """The metrics of one kind of answer by name, the main one first."""
     how = how or EvaluationConfig()
     references = [[one] for one in right]
     if answer == "summary":
@@ -95,7 +95,7 @@ def figures(
 
 
 def _correlations(outputs: list[str], right: list[str]) -> dict[str, float]:
-    """Pearson and Spearman; what is no number counts as the mean of the right ones, which says nothing."""
+    """Pearson and Spearman; an answer that is not a number counts as the mean of the correct ones."""
     true = [_number(one) for one in right]
     wrong = next((place for place, one in enumerate(true) if math.isnan(one)), None)
     if wrong is not None:
@@ -117,7 +117,7 @@ def _number(text: str) -> float:
 
 @dataclass(frozen=True)
 class Mixture(Judge):
-    """Every task by its own metrics (BLEU, ROUGE, accuracy, Pearson), and the mean of them, in per cent."""
+    """Every task by its own metrics (BLEU, ROUGE, accuracy, Pearson), and their mean, in per cent."""
 
     validates: ClassVar[tuple[str, ...]] = ("mean",)
     writes: ClassVar[bool] = True
@@ -156,14 +156,14 @@ class Mixture(Judge):
         return Validated(by_task(parts_of(bundle, rows), outputs, right), outputs)
 
     def scores_compared(self, found: Evaluation) -> dict[str, list[float]]:
-        """The score of each text, and which are right as a whole."""
+        """The score of each text, and which are entirely correct."""
         return {SCORE: [one.score for one in found.examples], **super().scores_compared(found)}
 
 
 def by_task(
     parts: Sequence[Part], outputs: list[str], right: list[str], how: EvaluationConfig | None = None
 ) -> dict[str, float]:
-    """The figures of every task, and the mean of those that count."""
+    """The figures of every task, and the mean of the main ones."""
     found: dict[str, float] = {}
     counting = []
     for part in parts:

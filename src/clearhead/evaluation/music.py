@@ -1,4 +1,4 @@
-"""How models of music are judged: by their loss, in the units that are used for music."""
+"""How models of music are judged: by their loss, in the units usual for music."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ VOICES = 4
 
 @dataclass(frozen=True)
 class Pieces(LongTexts):
-    """Nats an event; of chorales, nats a voice and nats a time step, which is all four voices.
+    """Nats per event; for chorales, nats per voice and nats per time step, which is all four voices.
 
-    The end of a piece is an event, too. In the figures of chorales its nats are in the sum, divided by the
-    voices or steps alone. Every chunk of the context's length is read by itself, from its first event on.
+    The end of a piece is an event, too. In the figures of chorales its nats are in the sum, which is divided
+    by the voices or steps alone. Every chunk of the context's length is read by itself, from its first event.
     """
 
     def told(self, metrics: dict[str, float], rows: Rows) -> dict[str, float]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 OPEN = 10  # cases that are unfolded at first
-COMPARED = 400  # words of a text beyond which differences are not marked, because it would take long
+COMPARED = 400  # words of a text beyond which differences are not marked, because that would be slow
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Case:
-    """One example: a heading, and lines of (name, text); what differs from `right` is marked in outputs."""
+    """One example: a heading, and lines of (name, text); in outputs, differences from `right` are marked."""
 
     heading: str
     right: str
@@ -41,7 +41,7 @@ class Section:
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
     cases: tuple[Case, ...] = ()
-    pictures: tuple[str, ...] = ()  # SVG elements of our own; in HTML alone
+    pictures: tuple[str, ...] = ()  # our own SVG elements; only in HTML
 
     @property
     def worth_showing(self) -> bool:
@@ -127,7 +127,7 @@ mark { background: var(--mark); color: inherit; border-radius: 3px; padding: 0 .
 
 
 def to_html(page: Page) -> str:
-    """The page as one HTML file that loads nothing else, for light and dark screens."""
+    """The page as one self-contained HTML file, for light and dark screens."""
     title = html.escape(page.title)
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -166,7 +166,7 @@ def _html_case(case: Case, open_: bool) -> str:
 
 
 def marked(text: str, right: str) -> str:
-    """Escaped text, with those words marked that do not stand in `right` in this order.
+    """Escaped text that marks the words which do not occur in `right` in this order.
 
     >>> marked("the <dog> sleeps", "the cat sleeps")
     'the <mark>&lt;dog&gt;</mark> sleeps'

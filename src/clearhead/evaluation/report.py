@@ -1,8 +1,8 @@
-"""A report on one bundle, or on two side by side: what stands in it, and its files.
+"""A report on one bundle, or on two side by side: its contents, and its files.
 
 Figures with their signatures, facts about the texts, quality by length, the
 confusion of labels, and examples with the worst first. `render` turns it into
-Markdown and into one HTML file that needs nothing else.
+Markdown and into one self-contained HTML file.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SMALL = (
     "bits per byte",
     "probability",
 )
-LABELS = 30  # a larger confusion matrix cannot be read
+LABELS = 30  # a larger confusion matrix is unreadable
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A bundle by the name it has in the report, and how it did."""
+    """A bundle by its name in the report, and its evaluation."""
 
     name: str
     evaluation: Evaluation
@@ -50,7 +50,7 @@ def make_report(
     comparison: Sequence[Bootstrap] = (),
     examples: int = EXAMPLES,
 ) -> Page:
-    """Everything worth knowing, as a page. `facts` are your own: files, settings, machine."""
+    """The whole report as a page. `facts` are the caller's: files, settings, machine."""
     subjects = [first] if second is None else [first, second]
     sections = [_metrics(subjects)]
     if comparison and second is not None:
@@ -69,7 +69,7 @@ def make_report(
 
 
 def write_report(page: Page, folder: str | Path, name: str = "report") -> tuple[Path, Path]:
-    """Write `report.md` and `report.html` into a folder, each whole or not at all."""
+    """Write `report.md` and `report.html` into a folder, each atomically."""
     markdown, html = Path(folder) / f"{name}.md", Path(folder) / f"{name}.html"
     atomic_write_text(markdown, to_markdown(page))
     atomic_write_text(html, to_html(page))
@@ -140,7 +140,7 @@ def _by_length(found: Evaluation, suffix: str) -> Section:
 
 
 def _bucket_scores(found: Evaluation, inside: Sequence[Example]) -> dict[str, str]:
-    """The scores of some examples by name; of none at all, the names."""
+    """The scores of some examples by name; for no examples, the names."""
     return {name: _figure(name, value) for name, value in found.judge.bucket_scores(found, inside).items()}
 
 
@@ -155,7 +155,7 @@ def _confusion(found: Confusion, suffix: str) -> Section:
 
 
 def _worst(first: Subject, second: Subject | None, count: int) -> Section | None:
-    """The examples with the lowest score, worst first; those that are right are left out."""
+    """The examples with the lowest score, worst first; correct ones are left out."""
     found = first.evaluation
     wrong = [number for number, one in enumerate(found.examples) if not one.right]
     wrong.sort(key=lambda number: found.examples[number].score)
@@ -182,10 +182,10 @@ def _case(number: int, first: Subject, second: Subject | None) -> Case:
 
 
 def _figure(name: str, value: float | None) -> str:
-    """Four decimals for what is small by nature, two for per cents and perplexities."""
+    """Four decimals for small quantities, two for per cents and perplexities."""
     if value is None:
         return "–"
-    if name.endswith("error"):  # in the numbers' own units, which may be of any size
+    if name.endswith("error"):  # in the units of the numbers, which may be of any size
         return f"{value:.4g}"
     return f"{value:.4f}" if name in SMALL else f"{value:,.2f}"
 

@@ -1,6 +1,6 @@
-"""See a model think: what happened to one text inside it, as exact numbers, for pictures.
+"""See a model think: what happened to one text inside it, as exact numbers to draw.
 
-Every view is a function from a `Session` (a bundle made ready) to plain data. The page and its server stand
-in `built` and `server`, and nothing else here needs the web extra. Sits above `decoding`; knows nothing about
-training or the command line.
+Every view is a function from a `Session` (a prepared bundle) to plain data. `built` has the page and `server`
+its server; nothing else here needs the web extra. Builds on `decoding`; knows nothing about training or the
+command line.
 """

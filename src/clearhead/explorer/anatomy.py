@@ -1,8 +1,8 @@
-"""A model taken apart: every box of its drawing, the tensors inside each, and the arrows between them.
+"""A model's structure: every box of its drawing, the tensors inside each, and the arrows between them.
 
-Built from the model that is there, whatever its settings: an encoder-decoder, a decoder or an encoder; norm
-before or after; any position scheme. A part that the model lacks has neither box nor arrow, and a
-model that is no Transformer has no boxes at all.
+Built from the actual model, whatever its settings: an encoder-decoder, a decoder or an encoder; norm before
+or after; any position scheme. A part that the model lacks has neither box nor arrow, and a model that is not
+a Transformer has no boxes at all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LABELS = {"self": "Self-attention", "cross": "Cross-attention", "feedforward": "
 
 @dataclass
 class Anatomy:
-    """Boxes from below to above, the encoder's first, and the arrows between them."""
+    """Boxes from bottom to top, the encoder's first, and the arrows between them."""
 
     boxes: list[Box] = field(default_factory=list)
     arrows: list[Arrow] = field(default_factory=list)
@@ -39,11 +39,11 @@ class Anatomy:
 
     @property
     def steps(self) -> dict[str, Step]:
-        """Every tensor of the drawing by name, as it is described where it is made."""
+        """Every tensor of the drawing by name, as described where it is computed."""
         found: dict[str, Step] = {}
         for box in self.boxes:
             for step in box.steps:
-                # Where a tensor is handed on, the next box calls it its input; what it is was said before.
+                # The next box calls a tensor that is passed on its input; the first description counts.
                 found.setdefault(step.name, step)
                 if found[step.name].make is None and step.make is not None:
                     found[step.name] = step
@@ -51,11 +51,11 @@ class Anatomy:
 
     @property
     def made(self) -> dict[str, Step]:
-        """The tensors between those that the model offers itself."""
+        """The tensors between those that the model exposes itself."""
         return {name: step for name, step in self.steps.items() if step.make is not None}
 
     def put(self, boxes: Iterable[Box], last: str = "") -> str:
-        """Boxes one above the other, on the box `last` where there is one; the id of the uppermost."""
+        """Stack boxes, on top of the box `last` if there is one; returns the id of the top one."""
         for box in boxes:
             if last:
                 self.arrows.append(Arrow(last, box.id, box.steps[0].shape))
@@ -65,7 +65,7 @@ class Anatomy:
 
 
 def anatomy_of(model: nn.Module, ids: tuple[Tensor, Tensor], get: Get) -> Anatomy:
-    """The parts of a model that reads these source and target ids, (1, S) and (1, T); `get` gives tensors."""
+    """The parts of a model that reads these source and target ids, (1, S) and (1, T); `get` reads tensors."""
     found = Anatomy()
     source, target = ("source", ids[0].shape[1]), ("target", ids[1].shape[1])
     if isinstance(model, EncoderDecoder):
@@ -87,14 +87,14 @@ def anatomy_of(model: nn.Module, ids: tuple[Tensor, Tensor], get: Get) -> Anatom
 
 
 def _top(model: EncoderDecoder | Decoder, hidden: Step, get: Get) -> list[Box]:
-    """What stands on a decoder: the words of its vocabulary, or a head."""
+    """What is on top of a decoder: the scores over its vocabulary, or a head."""
     if model.config.head.kind == "none":
         return word_boxes(model.output, hidden, get)
     return head_boxes(model.head, hidden, model.config, get)
 
 
 class _Tower:
-    """One stack with its embedding, drawn from below."""
+    """One stack with its embedding, drawn from the bottom."""
 
     def __init__(
         self,
@@ -109,17 +109,17 @@ class _Tower:
         self.config, self.memory = config, memory
         self.wide = (tokens, ("feature", config.width))
         self.box = ""  # the one that the stream comes out of
-        self.stream = f"{stack}.embedding"  # the name of what is on it
+        self.stream = f"{stack}.embedding"  # the name of the tensor on it
 
     @property
     def hidden(self) -> Step:
-        """What the stack hands on."""
+        """What the stack returns."""
         return Step(
             f"{self.stack}.output", "input", "x", self.wide, "The stack's output: one vector for each token."
         )
 
     def build(self, embedding: InputEmbedding, ids: Tensor, stack: Stack) -> str:
-        """All boxes of the tower; the id of the last one."""
+        """All boxes of the tower; returns the id of the last one."""
         self.box = self.found.put(
             embedding_boxes(self.stack, embedding, ids, self.tokens, self.config, self.get)
         )

@@ -1,4 +1,4 @@
-"""View 3, the maps: who looked at whom in every layer and head, and three ways to sum that up.
+"""View 3, the maps: which token attended to which in every layer and head, and three ways to summarise that.
 
 All weights are the model's own, recomputed exactly by the trace. Row t of the
 decoder's maps belongs to the token it had just read; only in an alignment do
@@ -24,8 +24,8 @@ from clearhead.explorer.session import Session
 from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Plain, packed, texts
 
-MOST_WEIGHTS = 400_000  # of one kind that are sent whole; above that the overview gets small pictures
-THUMBNAIL = 32  # rows and columns of a small picture, at most
+MOST_WEIGHTS = 400_000  # of one kind that are sent in full; beyond that the overview gets thumbnails
+THUMBNAIL = 32  # rows and columns of a thumbnail, at most
 HOWS = ("mean", "rollout", "alignment")
 
 
@@ -56,7 +56,7 @@ def attention(session: Session, text: str, target: str | None = None) -> Plain:
 
 
 def _picture(session: Session, text: str) -> Plain | None:
-    """A picture to lay the maps over, as the address of a PNG; its patches begin at column `first`."""
+    """The picture under the maps, as a data URL of a PNG; its patches begin at column `first`."""
     if session.family != "vision":
         return None
     image = session.config.image
@@ -80,7 +80,7 @@ def _notes(session: Session, trace: Trace) -> list[Plain] | None:
 
 
 def one(session: Session, text: str, target: str | None = None, *, kind: str, layer: int, head: int) -> Plain:
-    """The map of one head, whole whatever its size."""
+    """The map of one head, in full whatever its size."""
     trace = session.trace(text, target)
     weights = trace.attention(kind, layer, head)
     rows, columns = trace.sides(kind)
@@ -90,10 +90,11 @@ def one(session: Session, text: str, target: str | None = None, *, kind: str, la
 def summary(
     session: Session, text: str, target: str | None = None, *, kind: str, how: str, layer: int | None = None
 ) -> Plain:
-    """Many maps as one; `layer` counts from 0 (in the note from 1), None leaves it to the way of summing up.
+    """Many maps as one; `layer` counts from 0 (in the note from 1), None leaves the choice to the method.
 
     - `mean`: over the heads of a layer, or of all layers;
-    - `rollout`: attention followed through the layers up to `layer`, with the residual connections there are;
+    - `rollout`: attention followed through the layers up to `layer`, with residual connections if there are
+      any;
     - `alignment`: cross-attention of the layer that follows words best, by the token that is written.
     """
     if how not in HOWS:
@@ -125,7 +126,7 @@ def summary(
 
 
 def thumbnails(weights: Tensor) -> Tensor:
-    """(L, H, R, C) to at most (L, H, 32, 32): each number the mean of a block of weights.
+    """(L, H, R, C) to at most (L, H, 32, 32): each number is the mean of a block of weights.
 
     >>> thumbnails(torch.ones(2, 3, 64, 5)).shape
     torch.Size([2, 3, 32, 5])
@@ -162,7 +163,7 @@ _ROLLOUT_NOTES = {  # by kind of attention, with residual connections and withou
 
 
 def rollout(trace: Trace, kind: str, last: int) -> Tensor:
-    """How the tokens of the input mix up to layer `last`, (R, C) in float64; rows add up to 1."""
+    """How the tokens of the input mix up to layer `last`, (R, C) in float64; rows sum to 1."""
     if kind == "decoder.cross":
         return _cross_rollout(trace, last)
     mixed = torch.eye(len(trace.sides(kind)[0]), dtype=torch.float64)
@@ -172,11 +173,11 @@ def rollout(trace: Trace, kind: str, last: int) -> Tensor:
 
 
 def _cross_rollout(trace: Trace, last: int) -> Tensor:
-    """What of each decoder place comes from each source token.
+    """How much of each decoder position comes from each source token.
 
-    Every place holds a share of each target token and a share of each source token, all adding up to 1.
+    Every position holds a share of each target token and a share of each source token, which sum to 1.
     Self-attention mixes both kinds of shares alike; cross-attention halves them and adds source shares, or
-    puts these in their place where there are no residual connections.
+    replaces them if there are no residual connections.
     """
     if trace.config.family == "recurrent":
         raise UserError("A rollout follows self-attention, and a recurrent model has none: ask for 'mean'.")
@@ -191,7 +192,7 @@ def _cross_rollout(trace: Trace, last: int) -> Tensor:
 
 
 def _heads_averaged(trace: Trace, kind: str) -> Tensor:
-    """(L, R, C) in float64 on the host; rows add up to 1."""
+    """(L, R, C) in float64 on the host; rows sum to 1."""
     return torch.stack([as_shares(one).to("cpu", torch.float64).mean(0) for one in _layers(trace, kind)])
 
 
@@ -212,8 +213,7 @@ def _mixing(trace: Trace, weights: Tensor) -> Tensor:
 def alignment_weights(trace: Trace, kind: str, layer: int | None) -> tuple[Tensor, int]:
     """Source-target weights (T, S) and the layer they are from.
 
-    Without a layer, the last but one, as `clearhead.alignment` has it: it follows words best (Garg et al.
-    2019).
+    By default the last layer but one, as in `clearhead.alignment`: it follows words best (Garg et al. 2019).
     """
     if kind != "decoder.cross":
         raise UserError("An alignment links a source to a target: ask for it with the kind 'decoder.cross'.")

@@ -1,6 +1,6 @@
-"""What the weights of each kind of attention are, in words, and as weights of single tokens.
+"""What the weights of each kind of attention mean, in words, and as weights of single tokens.
 
-Most attentions weigh tokens, and a row of weights sums to 1. Of the others, this says what is drawn.
+Most attentions weigh tokens, and a row of weights sums to 1. For the others, this says what is drawn.
 
 Shapes: T queries, S keys, N blocks.
 """
@@ -31,7 +31,7 @@ _NEAR = 1e-3  # of a sum: float32's rounding, and that of an inverse found by it
 
 
 def attention_of(model: nn.Module, kind: str, layer: int) -> Any:
-    """The part that makes the weights of a kind such as `decoder.cross`; None in a recurrent model."""
+    """The module that computes the weights of a kind such as `decoder.cross`; None in a recurrent model."""
     stack, part = kind.split(".")
     found = getattr(model, stack, None)
     if not isinstance(found, Stack):
@@ -45,7 +45,7 @@ def is_exact(attention: Any) -> bool:
 
 
 def counted_as_exact(model: nn.Module, kind: str, layers: int) -> str:
-    """A sentence for counts of pairs and cached keys that are those of exact attention; else empty."""
+    """A sentence if counts of pairs and cached keys are those of exact attention; else empty."""
     parts = [attention_of(model, kind, layer) for layer in range(layers)]
     others = list(dict.fromkeys(part.config.kind for part in parts if not is_exact(part)))
     if not others:
@@ -58,12 +58,12 @@ def counted_as_exact(model: nn.Module, kind: str, layers: int) -> str:
 
 
 def chooses_keys(attention: Any) -> bool:
-    """Whether a query looks at some keys alone, and which may not be told from positions."""
+    """Whether a query attends to some keys only, which may not follow from positions."""
     return isinstance(attention, (ReformerAttention, SparseAttention))
 
 
 def about_weights(model: nn.Module, kind: str, layers: int) -> str:
-    """What the drawn weights are, where they are not the softmax of scores; empty where they are."""
+    """What the drawn weights are, if they are not the softmax of scores; else empty."""
     found = [attention_of(model, kind, layer) for layer in range(layers)]
     heads = [str(part.config.heads) for part in found if part is not None]
     apart = ""
@@ -121,14 +121,14 @@ def _about(attention: Any) -> str:
 
 
 def tokens_of_blocks(attention: CompressedAttention, tokens: int) -> list[range]:
-    """The tokens that each block of a text is made from."""
+    """The tokens that each block of a text is computed from."""
     stride, reads = attention.config.stride, attention.config.reads
     ends = range(stride, tokens + stride, stride)
     return [range(max(0, end - reads), min(end, tokens)) for end in ends]
 
 
 def by_token(attention: Any, weights: Tensor, tokens: int) -> Tensor:
-    """Weights of blocks (…, T, N) shared out evenly among their tokens, (…, T, S); others as they are."""
+    """Weights of blocks (…, T, N) divided evenly among their tokens, (…, T, S); others unchanged."""
     if not isinstance(attention, CompressedAttention):
         return weights
     blocks = tokens_of_blocks(attention, tokens)
@@ -144,7 +144,7 @@ def are_shares(weights: Tensor) -> bool:
 
 
 def as_shares(weights: Tensor) -> Tensor:
-    """Rows (…, T, S) that add up to 1, by the size of each weight; a row of 0 is the token itself.
+    """Rows (…, T, S) that sum to 1, by the size of each weight; a row of 0 becomes the token itself.
 
     >>> as_shares(torch.tensor([[0.0, 0.0], [0.5, -1.5]]))
     tensor([[1.0000, 0.0000],

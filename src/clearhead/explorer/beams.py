@@ -1,9 +1,9 @@
-"""A beam search that draws itself: every extension it ranked, and what became of it.
+"""A beam search that records itself: every extension it ranked, and what became of it.
 
-`DrawnBeam` is the library's `Beam` with a pencil: it searches exactly as that does, and notes each choice as
-it is made. `tree` turns the notes into plain data. Follows one request at a time; knows nothing about pages.
+`DrawnBeam` is the library's `Beam` with a recorder: it searches exactly as that does, and records each
+choice. `tree` turns the records into plain data. Follows one request at a time; knows nothing about pages.
 
-Shapes: K places, C candidates of each.
+Shapes: K beam size, C candidates of each.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from clearhead.explorer.words import Plain, Word
 MOST_NODES = 4000  # beyond, branches that led nowhere are left out: nobody can look at them all
 
 
-Fate = Literal["kept", "ended", "dropped"]  # it goes on; it finished a text; neither
+Fate = Literal["kept", "ended", "dropped"]  # it continues; it finished a text; neither
 
 
 @dataclass
 class Node:
-    """One token behind a text of the beam, as the search saw it."""
+    """One token after a text of the beam, as the search saw it."""
 
-    parent: int | None  # the node before it; None: the beginning
+    parent: int | None  # the node before it; None: the start
     step: int  # tokens before it
     token: int
     row: int  # the row of the search, at this step, that it extends
     logp: float  # the model's own log-probability of the text up to here
     score: float  # what the search ranks it by, over the length penalty at this length
     fate: Fate
-    led_on: bool = field(default=False)  # it, or something behind it, finished or was under way at the end
+    led_on: bool = field(default=False)  # it, or a descendant, finished or was still active at the end
 
 
 class DrawnBeam(Beam):
-    """A `Beam` for one request without groups, and the `nodes` of all that it ranked.
+    """A `Beam` for one request without groups, and the `nodes` of everything it ranked.
 
-    Of each step these are the best extensions that the search looks at: 2K, where one symbol ends texts.
+    At each step these are the best extensions that the search considers: 2K if one symbol ends texts.
     """
 
     def __init__(self, batch: Batch, pipeline: Pipeline) -> None:
@@ -74,7 +74,7 @@ class DrawnBeam(Beam):
         return choice
 
     def path(self, ids: Sequence[int]) -> list[int]:
-        """The nodes of a text that the search found, its stop symbol last: given with it."""
+        """The nodes of a text that the search found, given with its stop symbol last."""
         children: dict[tuple[int | None, int], int] = {}
         for number, node in enumerate(self.nodes):
             if node.fate != "dropped":
@@ -89,7 +89,7 @@ class DrawnBeam(Beam):
 
 
 def _lines(*tables: Any) -> Iterator[tuple[Any, ...]]:
-    """The one request's entries of several tables, side by side."""
+    """The entries of several tables for the one request, zipped."""
     return zip(*(one[0].tolist() for one in tables), strict=True)
 
 
@@ -99,11 +99,11 @@ def _pairs(score: Any, row: Any, token: Any) -> set[tuple[int, int]]:
 
 
 def tree(beam: DrawnBeam, best: Sequence[int], word: Callable[[int], Word]) -> Plain:
-    """All that a beam ranked: `best` are the nodes of its answer.
+    """Everything a beam ranked: `best` are the nodes of its answer.
 
-    A node's state is `best` on the answer's path; `finished` where another text ended; `live` where it was
-    kept and something behind it finished or was still under way at the end; `pruned` where it was never kept,
-    or everything behind it fell out of the beam. `left_out` counts nodes that were too many to be shown.
+    A node's state is `best` on the answer's path; `finished` if another text ended there; `live` if it was
+    kept and a descendant finished or was still active at the end; `pruned` if it was never kept, or all its
+    descendants fell out of the beam. `left_out` counts nodes that were too many to show.
     """
     _mark(beam)
     chosen = set(best)
@@ -129,7 +129,7 @@ def tree(beam: DrawnBeam, best: Sequence[int], word: Callable[[int], Word]) -> P
 
 
 def _mark(beam: DrawnBeam) -> None:
-    """Follow every text that finished, or was under way at the end, back to its beginning."""
+    """Follow every text that finished, or was active at the end, back to its start."""
     last = max((node.step for node in beam.nodes), default=0)
     for node in beam.nodes:
         if node.fate == "ended" or (node.fate == "kept" and node.step == last):
@@ -140,7 +140,7 @@ def _mark(beam: DrawnBeam) -> None:
 
 
 def _shown(nodes: Sequence[Node], best: set[int]) -> list[int]:
-    """As many as can be looked at: all, or without those never kept, or only what led somewhere."""
+    """As many as can be viewed: all, or without those never kept, or only those that led somewhere."""
     for wanted in (lambda node: True, lambda node: node.fate != "dropped"):
         found = [number for number, node in enumerate(nodes) if number in best or wanted(node)]
         if len(found) <= MOST_NODES:

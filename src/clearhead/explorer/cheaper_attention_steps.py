@@ -1,8 +1,8 @@
-"""The steps inside attentions that are cheaper than exact ones: what stands between x and the weights.
+"""The steps inside attentions that are cheaper than exact ones: everything between x and the weights.
 
-Whatever an attention does, its last steps are those of the exact one: `weights` are the numbers that the
-layer mixes its values by, though it may never make them itself. The other tensors are made by the layer's own
-functions.
+Whatever an attention does, its last steps are those of the exact one: `weights` are the numbers by which the
+layer mixes its values, even if it never computes them itself. The layer's own functions compute the other
+tensors.
 
 Shapes: T tokens, H heads, G key/value heads, D head size, F features, r mixtures, m landmarks, N blocks.
 """

@@ -4,11 +4,11 @@ Every column of a map belongs to one class, the first of these that fits:
 
     special       start, stop, padding, [CLS], …
     punctuation   anything without a letter or a digit
-    neighbours    the looking token itself and the tokens beside it (self-attention only)
+    neighbours    the attending token itself and the tokens next to it (self-attention only)
     others        all the rest
 
-A head's mass on a class is the mean over its rows, so the four add up to 1.
-In cross-attention nobody stands beside anybody, and the neighbours have 0.
+A head's mass on a class is the mean over its rows, so the four sum to 1.
+In cross-attention no token is next to another, and the neighbours have 0.
 
 Shapes: L layers, H heads, R rows, C columns, K classes.
 """
@@ -29,7 +29,7 @@ from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Plain, Word, packed
 
 CLASSES = ("special", "punctuation", "neighbours", "others")
-REACH = 1  # places to either side that count as beside
+REACH = 1  # positions to either side that count as next to it
 MOST_TEXTS = 64
 
 
@@ -52,15 +52,15 @@ def classes(
     return _of_several(session, several)
 
 
-@lru_cache(maxsize=8)  # so that a page that comes back is not kept waiting
+@lru_cache(maxsize=8)  # so that reopening a page is fast
 def _of_several(session: Session, texts: tuple[str, ...]) -> Plain:
     return _counted(session, _traces(session, texts))
 
 
 def _traces(session: Session, texts: Sequence[str]) -> list[Trace]:
-    """Traces of several texts with the model's own translations, all written together to be quick.
+    """Traces of several texts with the model's own translations, all written together for speed.
 
-    They are not among the few that the session keeps: those are of what somebody is looking at.
+    They are not among the few that the session keeps: those are of what a user is looking at.
     """
     targets: list[str | None] = [None] * len(texts)
     if session.has_source:
@@ -89,10 +89,10 @@ def _mean_mass(traces: Sequence[Trace], kind: str) -> Tensor:
 
 
 def mass_by_row(trace: Trace, kind: str) -> tuple[Tensor, Tensor]:
-    """Each row's mass on each class (L, H, R, K), and 1 for rows that look at anything (L, H, R).
+    """Each row's mass on each class (L, H, R, K), and 1 for rows that attend to anything (L, H, R).
 
-    Rows are scaled by their sum, which is 1 but for the last bits, so that classes add up exactly. Weights
-    below 0, which some cheaper attentions have, count by their size.
+    Rows are scaled by their sum, which is 1 up to rounding, so classes sum exactly. Weights below 0, which
+    some cheaper attentions have, count by their size.
     """
     rows, columns = trace.sides(kind)
     weights = trace.attention(kind).to("cpu", torch.float64).abs()  # (L,H,R,C)

@@ -1,12 +1,12 @@
-"""The view "contexts": one word in several sentences, and how its vectors part from layer to layer.
+"""The view "contexts": one word in several sentences, and how its vectors diverge from layer to layer.
 
-The word's vector in a sentence is the mean over the tokens that cover it. At the bottom it is what the table
-says of the word wherever it stands (plus its position, where the scheme adds one); above, what the sentence
-has made of it.
+The word's vector in a sentence is the mean over the tokens that cover it. At the bottom it is the word's
+embedding, the same in every sentence (plus its position, if the scheme adds one); above, it depends on the
+sentence.
 
-One word may be several things to a model: "apple", "Apple" and "apple" at the head of a text can have other
-ids, and then other vectors from the start, whatever the context. So each occurrence says which of the
-`spellings`, as ids, it has, and only those of one spelling are one word in two contexts.
+One word may have several encodings in a model: "apple", "Apple" and "apple" at the start of a text can have
+different ids, and then different vectors from the start, whatever the context. So each occurrence says which
+of the `spellings`, as ids, it has, and only those of one spelling are one word in two contexts.
 
 Shapes: L heights (embedding and layers), n sentences, E model width.
 """
@@ -82,17 +82,17 @@ class Occurrence:
     """The word in one sentence."""
 
     words: list[Word]
-    places: list[int]  # of the tokens that cover it
+    places: list[int]  # positions of the tokens that cover it
     ids: tuple[int, ...]  # of those tokens
     vectors: Tensor  # (L, E) the mean over those tokens at each height
-    static: Tensor  # (E,) what the table itself says of them, whatever stands around
+    static: Tensor  # (E,) the embedding of those tokens, whatever the context
 
 
 def plane(vectors: Tensor) -> tuple[Tensor, float]:
-    """The two directions in which n vectors (n, E) differ most: (n, 2), and the share of variance they hold.
+    """The two directions in which n vectors (n, E) differ most: (n, 2), and their share of the variance.
 
-    Principal components by singular values. A direction has no sign of its own: the first vector that is off
-    the middle lies on the positive side, so that a picture does not depend on the machine.
+    Principal components by singular values. The sign of a direction is arbitrary: the first vector that is
+    off centre goes to the positive side, so a picture does not depend on the machine.
 
     >>> points, share = plane(torch.tensor([[0.0, 0.0, 5.0], [2.0, 0.0, 5.0], [7.0, 0.0, 5.0]]))
     >>> points[:, 0].tolist(), round(share, 6)
@@ -110,20 +110,20 @@ def plane(vectors: Tensor) -> tuple[Tensor, float]:
 
 
 def find_word(tokenizer: Tokenizer, text: str, word: str) -> tuple[int, int] | None:
-    """The first and last token, of those `encode` gives, that cover the first occurrence of a word; or None.
+    """The first and last of `encode`'s tokens that cover the first occurrence of a word; or None.
 
-    A whole word, letter case aside: "apple" is not found in "pineapple". Where no whole word is found, any
-    place where the letters stand.
+    A whole word, ignoring case: "apple" is not found in "pineapple". If no whole word is found, any
+    occurrence of the letters counts.
 
     >>> find_word(Tokenizer.words("the cat sleeps"), "the cat sleeps", "Cat")
     (1, 1)
     """
     offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
-    # A lookahead takes no letters, so that occurrences that overlap are all found.
+    # A lookahead consumes no letters, so overlapping occurrences are all found.
     found = [one.span(1) for one in re.finditer(f"(?=({re.escape(word)}))", text, re.IGNORECASE)]
     whole = [(a, b) for a, b in found if not (text[a - 1 : a].isalnum() or text[b : b + 1].isalnum())]
     for begin, end in whole or found:
-        # A token may begin with the space before the word: what counts is that it covers letters of it.
+        # A token may begin with the space before the word: it counts if it covers letters of the word.
         covering = [
             number
             for number, (first, last) in enumerate(offsets)

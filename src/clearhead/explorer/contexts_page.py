@@ -33,7 +33,7 @@ def columns_and_rows(found: Plain) -> tuple[list[str], list[list[str]]]:
 
 
 def plain(found: Plain) -> Plain:
-    """The same with its tensors spelt out as lists of numbers."""
+    """The same with its tensors as nested lists of numbers."""
     return {
         **found,
         "occurrences": [

@@ -1,11 +1,11 @@
-"""View 8: what a run left beside its bundle: curves, samples over time, FLOPs; also while it goes on.
+"""View 8: the records of the run that made a bundle: curves, samples over time, FLOPs; also while it runs.
 
 Reads the files of the run's folder and nothing else: `log.jsonl` (losses, rates,
 validations), the event files (samples), `timing.jsonl` and `run.json` (speed,
-plan), and asks the lock whether somebody is training there now. A file that is
-missing, or torn because it is being written, gives what is whole of it.
+plan), and checks the lock to see whether training is running now. From a file that
+is missing, or incomplete because it is being written, it takes what is intact.
 
-Numbers that are none, such as the loss of a run that diverged, are null.
+Non-finite numbers, such as the loss of a run that diverged, are null.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if os.name != "nt":
 
 MOST_POINTS = 2000  # of the training curve that are sent; a longer one is thinned evenly
 MOST_SAMPLES = 600  # the newest are kept
-LARGEST_RECORD = 1 << 24  # bytes of one event; more than this is no event but damage
+LARGEST_RECORD = 1 << 24  # bytes of one event; anything larger is damage
 TRAIN_VALUES = ("loss", "rate", "gradient_norm", "flops")
 
-# The decks' table of training costs on WMT 2014, as printed; the Transformer's two rows are the planner's.
+# The slides' table of training costs on WMT 2014, as printed; the Transformer's two rows are the planner's.
 OTHERS_ON_WMT = (
     ("ConvS2S, En–De", 9.6e18),
     ("Mixture of experts, En–De", 2.0e19),
@@ -72,7 +72,7 @@ def of_folder(folder: str | Path | None, metadata: Mapping[str, Any]) -> Plain:
 
 
 def _content(path: Path) -> bytes:
-    """A file's bytes; none where it cannot be read."""
+    """A file's bytes; empty if it cannot be read."""
     try:
         return reading.read_bytes(path, LARGEST)
     except UserError:
@@ -82,9 +82,9 @@ def _content(path: Path) -> bytes:
 def _curves(log: bytes) -> tuple[list[Plain], list[Plain]]:
     """Training and validation points by step; of two for a step the later counts.
 
-    A long curve is thinned before its lines are read, so that a log of any length is quick.
+    A long curve is thinned before its lines are parsed, so a log of any length is fast.
     """
-    lines = log.split(b"\n")[:-1]  # after the last line end: nothing, or a torn line
+    lines = log.split(b"\n")[:-1]  # after the last newline: nothing, or an incomplete line
     train = _thinned([line for line in lines if b'"kind": "train"' in line], MOST_POINTS)
     points: dict[str, dict[int, Plain]] = {"train": {}, "validation": {}}
     for line in [*train, *(line for line in lines if b'"kind": "validation"' in line)]:
@@ -98,7 +98,7 @@ def _curves(log: bytes) -> tuple[list[Plain], list[Plain]]:
 
 
 def _thinned(lines: Sequence[bytes], most: int) -> list[bytes]:
-    """Evenly chosen, the first and the last always among them.
+    """Evenly chosen, always including the first and the last.
 
     >>> _thinned([b"0", b"1", b"2", b"3", b"4"], 3)
     [b'0', b'2', b'4']
@@ -124,8 +124,8 @@ def _validation_point(record: Plain) -> Plain:
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock that training takes on this file.
 
-    Asked with a shared lock, which is refused while the training's exclusive one is held, and given
-    back at once. A killed run's lock is gone with it. Windows has no such lock, and nothing runs there.
+    Tries a shared lock, which fails while training holds its exclusive one, and releases it at once. The
+    lock of a killed run is gone with it. Windows has no such lock, so there the answer is no.
     """
     if os.name == "nt":
         return False
@@ -146,7 +146,7 @@ def is_locked(path: Path) -> bool:
 def samples_in(place: Path) -> list[Plain]:
     """What the model wrote at each validation, oldest first, from the event files of a run.
 
-    A run that was resumed says after which step, and what earlier files tell of later steps is dropped.
+    A resumed run records after which step; what earlier files say about later steps is dropped.
     """
     found: list[Plain] = []
     try:
@@ -173,13 +173,13 @@ def _messages(content: bytes) -> Iterator[bytes]:
     while at + 12 <= len(content):
         (length,) = struct.unpack_from("<Q", content, at)
         if length > LARGEST_RECORD or at + 16 + length > len(content):
-            return  # torn: it is being written
+            return  # incomplete: it is being written
         yield content[at + 12 : at + 12 + length]
         at += 16 + length
 
 
 def _event(message: bytes) -> tuple[int, list[str], bool]:
-    """An event's step (field 2), its texts (in field 5), and whether a run goes on here (field 7).
+    """An event's step (field 2), its texts (in field 5), and whether a run resumes here (field 7).
 
     The texts are the strings (8) in the tensor (8) of each value (1) of a summary with the tag (1) `samples`.
     """
@@ -192,7 +192,7 @@ def _event(message: bytes) -> tuple[int, list[str], bool]:
 
 
 def _fields(message: bytes) -> dict[int, list[Any]]:
-    """The fields of a Protocol Buffers message by number: whole numbers, or bytes."""
+    """The fields of a Protocol Buffers message by number: integers, or bytes."""
     found: dict[int, list[Any]] = {}
     at = 0
     while at < len(message):
@@ -211,7 +211,7 @@ def _fields(message: bytes) -> dict[int, list[Any]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """A whole number, seven bits a byte with the lowest first, and where the next thing begins."""
+    """An integer, seven bits per byte with the lowest first, and where the next field begins."""
     number, shift = 0, 0
     while True:
         byte = message[at]
@@ -224,7 +224,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def _samples(step: int, text: str) -> list[Plain]:
-    """Blocks of `    source: …`, `    reference: …`, `    output: …` lines; a part may have several."""
+    """Blocks of `  source: …`, `  reference: …`, `  output: …` lines; a part may have several."""
     found = []
     for block in text.split("\n\n---\n\n"):
         parts: dict[str, list[str]] = {"source": [], "reference": [], "output": []}
@@ -241,7 +241,7 @@ def _samples(step: int, text: str) -> list[Plain]:
 
 
 def _table(spent: float | None) -> list[Plain]:
-    """This run among those of the decks, cheapest first."""
+    """This run among those of the slides, cheapest first."""
     transformers = [(f"Transformer {run.name}", run.table) for run in RUNS]
     rows = [*transformers, *OTHERS_ON_WMT]
     if spent is not None:
@@ -250,7 +250,7 @@ def _table(spent: float | None) -> list[Plain]:
 
 
 def _facts(place: Path | None, metadata: Mapping[str, Any], made: Mapping[str, Any], running: bool) -> Plain:
-    """Short facts by name: what was planned, what was done, how fast, how good on the test set."""
+    """Short facts by name: the plan, what was done, the speed, and the test results."""
     facts: Plain = {"task": metadata.get("task")}
     plan = _json(place / "run.json") if place is not None else {}
     config = plan.get("config")

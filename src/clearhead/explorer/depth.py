@@ -1,4 +1,4 @@
-"""The view "depth": the residual stream, what each sub-layer adds to it, and what the model would say early.
+"""The view "depth": the residual stream, what each sub-layer adds to it, and the model's early predictions.
 
 The prediction after a layer is the model's own last norm and output applied to the stream at that height
 ("logit lens", nostalgebraist 2020); after the last layer it is the model's own prediction.
@@ -24,7 +24,7 @@ from clearhead.models.encoder import Encoder
 from clearhead.models.encoder_decoder import EncoderDecoder
 from clearhead.nn.tokens import Tokens
 
-SHOWN = 5  # likeliest words after each layer
+SHOWN = 5  # most probable words after each layer
 _NAMES = {"self": "self-attention", "cross": "cross-attention", "feedforward": "feed-forward"}
 _SUM = "The stream is the sum of everything added to it: x ← {formula}. "
 _NORMED = "Each sum is normalised before it moves on: x ← {formula}, so the stream keeps its scale. "
@@ -33,9 +33,9 @@ _LENS = "A prediction applies the model's own {top} to the stream there; the las
 
 
 def depth(session: Session, text: str, target: str | None = None) -> Plain:
-    """Norms of the contributions and of the stream, and the likeliest words after each layer.
+    """Norms of the contributions and of the stream, and the most probable words after each layer.
 
-    Of an encoder-decoder the decoder is shown, whose stream ends in the words that are written.
+    For an encoder-decoder, the decoder is shown: its stream ends in the words that are written.
     """
     if session.family == "recurrent":
         raise UserError("This model is recurrent and has no residual stream.")
@@ -68,7 +68,7 @@ def _about(config: ModelConfig) -> str:
 
 
 def early(model: nn.Module, stream: Tensor) -> Tensor | None:
-    """What the model would say if this stream (T, E) were what its last layer leaves; None without a head."""
+    """What the model would predict if its last layer produced this stream (T, E); None without a head."""
     x = stream.unsqueeze(0)
     with torch.no_grad():
         assert isinstance(model, (EncoderDecoder, Decoder, Encoder))
@@ -83,8 +83,8 @@ def early(model: nn.Module, stream: Tensor) -> Tensor | None:
 
 
 def _predictions(session: Session, trace: Trace, stack: str) -> tuple[list[Plain], list[Plain]]:
-    """The likeliest words (or classes) after the embedding and after each layer, and the model's own."""
-    if session.config.head.kind == "number":  # which is no word that could be likelier than others
+    """The most probable words (or classes) after the embedding and after each layer, and the model's own."""
+    if session.config.head.kind == "number":  # not a word that could be more probable than others
         return [], []
     layers = session.layers[stack]
     heights = [("embedding", f"{stack}.embedding")]
@@ -100,7 +100,7 @@ def _predictions(session: Session, trace: Trace, stack: str) -> tuple[list[Plain
 
 
 def _likeliest(session: Session, trace: Trace, scores: Tensor) -> list[list[Plain]]:
-    """The likeliest few at each place: (T, …, V), or (C,) for the whole text, whose one place comes back."""
+    """The most probable few at each position: (T, …, V), or (C,) for the whole text, as a single position."""
     scores = scores if scores.dim() > 1 else scores.unsqueeze(0)
     best, chances = likeliest(scores, session.config.head.columns, SHOWN)
     return [

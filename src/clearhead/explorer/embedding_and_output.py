@@ -19,7 +19,7 @@ from clearhead.models.heads import Head
 from clearhead.nn.layers import InputEmbedding, Output
 from clearhead.nn.tokens import Tokens
 
-# Scheme → what it adds at each place.
+# Scheme → what it adds at each position.
 _POSITIONS = {
     "sinusoidal": "PE(pos, 2i) = sin(pos / 10000^(2i/d)),  PE(pos, 2i+1) = cos(…)",
     "learned": "P[pos]",
@@ -72,7 +72,7 @@ def embedding_boxes(
 def _rest_of_embedding(
     stack: str, embedding: InputEmbedding, last: str, wide: tuple[Axis, Axis], get: Get
 ) -> list[Box]:
-    """Token types and the norm on the sum, as BERT has them."""
+    """Token types and the norm on the sum, as in BERT."""
     boxes, types, norm = [], embedding.types, embedding.norm
     if types is not None:
         note, first = "The whole text has the first type.", torch.zeros(1, wide[0][1], dtype=torch.long)
@@ -128,7 +128,7 @@ def _linear_and_softmax(
 
 
 def head_boxes(head: Head, hidden: Step, config: ModelConfig, get: Get) -> list[Box]:
-    """What stands on an encoder: a class for the text, a tag or a word for each token, or just a vector."""
+    """What is on top of an encoder: a class for the text, a tag or a word per token, or just a vector."""
     if head.words is not None:
         if head.transform is None:
             return word_boxes(head.words, hidden, get)

@@ -1,13 +1,13 @@
-"""View 3, "is it an explanation?": one row of one head's map beside what really moves the prediction.
+"""View 3, "is it an explanation?": one row of one head's map compared with what really moves the prediction.
 
-Each control is computed on the spot by running the model with something changed (`interventions.py`):
+Each control is computed on demand by running the model with something changed (`interventions.py`):
 
     gradient   |Σ gradient · input| of the log-probability at each column token's embedding
-    ablated    the change when one weight of the row is set to 0 and the others fill its place
-    head       the log-probability when the head gives nothing, in any row
+    ablated    the change when one weight of the row is set to 0 and the others are rescaled
+    head       the log-probability when the head outputs nothing, in any row
     permuted   the same when the row's weights are shuffled among the columns it may see
 
-What is predicted: in a decoder's row, the likeliest next token. A row of an
+What is predicted: in a decoder's row, the most probable next token. A row of an
 encoder predicts no token by itself; there it is the whole target, or the label.
 
 Shapes: B changed rows, H heads, T queries, S keys, C columns, V vocabulary.
@@ -42,25 +42,25 @@ from clearhead.nn.attention.compressed import CompressedAttention
 
 TOKENS = 40_000  # most that changed passes of an encoder compute; in long texts only large weights are tried
 FEWEST = 8  # columns that are tried in any case
-ENOUGH = 4  # columns below which a ranking says nothing: even a perfect one may be chance
+ENOUGH = 4  # columns below which a ranking means nothing: even a perfect one may be chance
 HARDLY, CLEARLY = 0.01, 0.1  # total variation below and above which a shuffle moves a prediction
 
 
 def evidence(
     session: Session, text: str, target: str | None = None, *, kind: str, layer: int, head: int, row: int
 ) -> Plain:
-    """What speaks for and against reading one row of a map as an explanation.
+    """The evidence for and against reading one row of a map as an explanation.
 
     `ablated` is signed (negative: the prediction became less likely) and null for columns that were not
     tried. `tau` compares the weights' ranking with that of `gradient` and of |`ablated`|, over the columns
-    the row may see; null where nothing can be ranked.
+    the row may see; null if nothing can be ranked.
     """
     if session.family == "vision":
         raise UserError(
             "These controls only work for text, and this model reads pictures: look at its heads."
         )
     trace = session.trace(text, target)
-    trace.attention(kind, layer, head)  # refuses what is not there
+    trace.attention(kind, layer, head)  # refuses what does not exist
     rows, _ = trace.sides(kind)
     if not 0 <= row < len(rows):
         raise UserError(f"There is no row {row} in '{kind}': this text has {len(rows)}, numbered from 0.")
@@ -76,7 +76,7 @@ def evidence(
     for column, value in zip(tried.tolist(), change, strict=True):
         ablated[column] = value
     gradient = gradient_times_input(trace, place, goal)
-    if tokens is not None:  # what a block owes to all its tokens
+    if tokens is not None:  # the contribution of a block to all its tokens
         gradient = torch.stack([gradient[list(each)].sum() for each in tokens])
     sizes = base.abs()  # some cheaper attentions have weights below 0
     tau = {
@@ -105,13 +105,13 @@ def evidence(
     }
 
 
-# --- what is looked at --------------------------------------------------------------------------
+# --- what the row attends to ---------------------------------------------------------------------
 
 Row = tuple[Tensor, list[Word], Tensor, list[range] | None]
 
 
 def looked_at(trace: Trace, place: Place) -> Row:
-    """A row's weights (C,), what its columns are, which of them it may see, and the tokens of its blocks.
+    """A row's weights (C,), its columns, which of them it may see, and the tokens of its blocks.
 
     The columns are tokens; of memory-compressed attention they are the blocks that it really weighs.
     """
@@ -129,7 +129,7 @@ def looked_at(trace: Trace, place: Place) -> Row:
         return weights, columns, torch.arange(ended if ahead else len(blocks), device=weights.device), blocks
     weights = trace.attention(place.kind, place.layer, place.head)[place.row]
     visible = torch.arange(place.row + 1 if ahead else len(words), device=weights.device)
-    if chooses_keys(part):  # which all have a weight above 0
+    if chooses_keys(part):  # all chosen keys have a weight above 0
         visible = visible[weights[visible] != 0]
     return weights, words, visible, None
 
@@ -138,7 +138,7 @@ def looked_at(trace: Trace, place: Place) -> Row:
 
 
 def goal_of(trace: Trace, place: Place) -> Goal:
-    """What a row's evidence is about."""
+    """The goal that a row's evidence is about."""
     if "logits" not in trace.names:
         raise UserError("This model has no head, so it predicts nothing to explain.")
     logits, head = trace.logits, trace.config.head
@@ -175,9 +175,9 @@ def goal_of(trace: Trace, place: Place) -> Goal:
 def _outcomes(
     trace: Trace, place: Place, goal: Goal, base: Tensor, visible: Tensor, tried: Tensor
 ) -> tuple[Tensor, Tensor, float]:
-    """What the row as it is, without each column tried, and shuffled leads to.
+    """The outcomes of the row unchanged, without each column tried, and shuffled.
 
-    The log-probability and the total variation from the row as it is, (B,) each, and the change of
+    The log-probability and the total variation from the unchanged row, (B,) each, and the change of
     log-probability that may be no more than float32's rounding: logits are right to a few units in their
     last digit, and an error of one moves log p by no more than (1 − p) times as much.
     """
@@ -188,7 +188,7 @@ def _outcomes(
         if first is None:
             first = chances[:1]
             unsure = (1 - first[0].gather(-1, goal.ids.unsqueeze(-1))).sum()
-            most = watched[0][watched[0] > NEVER].abs().max()  # but for what fills up short columns of tags
+            most = watched[0][watched[0] > NEVER].abs().max()  # ignoring the padding of short tag columns
             noise = float(8 * torch.finfo(torch.float32).eps * most * unsure)
         logps.append(goal.logp(watched))
         moves.append((chances - first).abs().sum(-1).mean(-1) / 2)  # over the places
@@ -196,7 +196,7 @@ def _outcomes(
 
 
 def _tried(trace: Trace, place: Place, weights: Tensor) -> Tensor:
-    """Which columns are ablated: all that are visible, or in a long encoder text those with most weight."""
+    """Which columns are ablated: all visible ones, or in a long encoder text those with most weight."""
     if place.in_decoder:
         most = len(weights)
     else:
@@ -208,7 +208,7 @@ def _tried(trace: Trace, place: Place, weights: Tensor) -> Tensor:
 
 
 def kendall(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Kendall's τ-b of two rankings, in which ties count for neither; None where one is all ties.
+    """Kendall's τ-b of two rankings, in which ties count for neither; None if one is all ties.
 
     >>> kendall([1, 2, 3], [10, 20, 30]), kendall([1, 2, 3], [3, 2, 1])
     (1.0, -1.0)
@@ -217,7 +217,7 @@ def kendall(one: Sequence[float], other: Sequence[float]) -> float | None:
     """
     a, b = (torch.tensor(list(values), dtype=torch.float64) for values in (one, other))
     above, beside = ((x.unsqueeze(1) - x).sign() for x in (a, b))  # (n,n)
-    ranked = above.abs().sum() * beside.abs().sum()  # pairs that are no tie, counted twice in each
+    ranked = above.abs().sum() * beside.abs().sum()  # pairs that are not ties, counted twice in each
     return float((above * beside).sum() / ranked.sqrt()) if ranked > 0 else None
 
 

@@ -1,4 +1,4 @@
-"""The steps inside a mixture of experts: which experts each token passes, and by how much each counts."""
+"""The steps inside a mixture of experts: which experts each token goes to, and the weight of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BIAS = "Added to the scores for the choice only. Training adjusts it so that all
 
 
 def expert_steps(place: Place, net: Experts) -> list[Step]:
-    """Scores of all experts, the weights of the chosen ones, their load, and the sum of what they give."""
+    """Scores of all experts, the weights of the chosen ones, their load, and the sum of their outputs."""
     path, read, config = place.path, place.read, net.config
     by_expert = (place.tokens, ("expert", config.experts))
     scores, weights = f"{path}.scores", f"{path}.weights"

@@ -18,7 +18,7 @@ from clearhead.explorer.trace import Trace
 from clearhead.explorer.words import Plain, extent, packed, texts
 
 NUMBERED = ("expert", "block", "mixture", "landmark", "round", "global token")
-SHOWN = 64  # words of a vocabulary, or features, of which there are too many to be drawn
+SHOWN = 64  # words of a vocabulary, or features, that are drawn if there are too many
 
 
 def inside(session: Session, text: str, target: str | None = None) -> Plain:
@@ -52,9 +52,9 @@ def inside(session: Session, text: str, target: str | None = None) -> Plain:
 def tensor(
     session: Session, text: str, target: str | None = None, *, name: str, head: int | None = None
 ) -> Plain:
-    """One tensor of the drawing as rows and columns; of several heads, the one asked for, or the first.
+    """One tensor of the drawing as rows and columns; of several heads, the one requested, or the first.
 
-    Of a whole vocabulary, the words that are likeliest anywhere are shown.
+    Of a whole vocabulary, the words that are most probable anywhere are shown.
     """
     trace = _trace(session, text, target)
     steps = trace.anatomy.steps
@@ -109,7 +109,7 @@ def _described(step: Step) -> Plain:
 
 
 def _chosen(session: Session, step: Step, head: int | None) -> int:
-    """Which slice a head is; grouped keys and values are those that the query head shares."""
+    """The slice of a head; a query head that shares grouped keys and values gets its group's."""
     kind, count = step.axes[0]
     stack, layer, part, _ = step.name.split(".")
     heads = int(attention_of(session.model, f"{stack}.{part}", int(layer)).config.heads)
@@ -120,7 +120,7 @@ def _chosen(session: Session, step: Step, head: int | None) -> int:
 
 
 def _labels(session: Session, trace: Trace, axis: Axis) -> list[str] | None:
-    """The words along an axis of tokens; numbers from 1 where one counts; None for features."""
+    """The words along an axis of tokens; numbers from 1 if it is counted; None for features."""
     kind, count = axis
     if kind in NUMBERED:
         return [str(one + 1) for one in range(count)]
@@ -132,7 +132,7 @@ def _labels(session: Session, trace: Trace, axis: Axis) -> list[str] | None:
 
 
 def labels(session: Session, count: int) -> list[str]:
-    """The names of a classifier's classes; numbers where the bundle does not name them."""
+    """The names of a classifier's classes; numbers if the bundle does not name them."""
     known = session.bundle.metadata.get("labels")
     if isinstance(known, list) and len(known) == count:
         return [str(one) for one in known]

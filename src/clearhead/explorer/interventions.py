@@ -2,10 +2,10 @@
 
 Changed models are shallow copies that share every parameter with the model and
 differ in one module, so the model itself is never touched: nothing has to be
-undone, whatever happens, and other threads see nothing of it. Knows nothing of
-what the outcomes are compared with.
+undone, whatever happens, and other threads notice nothing. Does not know what
+the outcomes are compared with.
 
-Shapes: B changed rows, R rows of a batch, H heads, T queries, S keys, C columns, n places, V vocabulary.
+Shapes: B changed rows, R rows of a batch, H heads, T queries, S keys, C columns, n positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Edit = Callable[[Tensor], Tensor]  # attention weights (R, H, T, S) to other one
 
 SHUFFLES = 20
 SEED = 0
-MOST_NUMBERS = 2**24  # that changed rows computed side by side may hold
+MOST_NUMBERS = 2**24  # that changed rows computed together may hold
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Place:
 
     @property
     def in_decoder(self) -> bool:
-        """Whether it is a row of the decoder, which predicts a token of its own."""
+        """Whether it is a row of the decoder, which predicts a token itself."""
         return self.kind.startswith("decoder")
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Which log-probability is watched: the sum over some places of the output."""
+    """The log-probability to watch: the sum over some positions of the output."""
 
     word: Word
     what: str
@@ -61,11 +61,11 @@ class Goal:
     ids: Tensor  # (n,)
 
     def at(self, logits: Tensor) -> Tensor:
-        """The logits (R, T, V), (R, V), or of several tags (R, T, n, V), where watched: (R, n, V)."""
+        """The watched logits, (R, n, V), from (R, T, V), (R, V), or for several tags (R, T, n, V)."""
         return logits.unsqueeze(1) if self.places is None else logits.flatten(1, -2)[:, self.places]
 
     def logp(self, watched: Tensor) -> Tensor:
-        """(R, n, V) to (R,), in float64: a likely token's log-probability is a small difference."""
+        """(R, n, V) to (R,), in float64: a probable token's log-probability is a small difference."""
         scores = watched.double().log_softmax(-1)
         ids = self.ids.expand(len(scores), -1).unsqueeze(-1)
         return scores.gather(-1, ids).squeeze(-1).sum(-1)
@@ -81,7 +81,7 @@ def goal_logp(goal: Goal, output: ModelOutput) -> Tensor:
 
 
 def with_part(module: nn.Module, path: Sequence[str], part: nn.Module) -> nn.Module:
-    """A model that shares all with `module` but for the part at `path`."""
+    """A model that shares everything with `module` but the part at `path`."""
     clone = copy.copy(module)
     clone._modules = dict(module._modules)  # copy.copy would share the table of parts itself
     name, *rest = path
@@ -95,7 +95,7 @@ def with_weights(model: nn.Module, place: Place, edit: Edit) -> nn.Module:
     """A model in which one attention layer's weights go through `edit` before they mix the values."""
     if isinstance(model, Recurrent):
         clone = copy.copy(model)
-        # Its attention is a method, which an attribute of the copy goes before.
+        # Its attention is a method, which an attribute of the copy overrides.
         clone.__dict__["_attend"] = lambda *given: edit(model._attend(*given))
         return clone
 
@@ -115,7 +115,7 @@ def with_weights(model: nn.Module, place: Place, edit: Edit) -> nn.Module:
 class _Reweighted(nn.Module):
     """An attention of any kind over whole texts, whose weights go through `edit`.
 
-    What it mixes is linear in its weights, so that the change of the weights gives the change of the rest.
+    Its output is linear in its weights, so the change of the weights gives the change of the output.
     """
 
     def __init__(self, attention: Any, edit: Edit) -> None:
@@ -139,19 +139,19 @@ class _Reweighted(nn.Module):
 
 
 class _Given(nn.Module):
-    """Stands in for an embedding: the vectors are given, whatever the ids."""
+    """Replaces an embedding: returns the given vectors, whatever the ids."""
 
     def __init__(self, vectors: Tensor, embedding: nn.Module) -> None:
         super().__init__()
         self.vectors = vectors
-        self.weight = getattr(embedding, "weight", None)  # the recurrent model asks for the table's size
+        self.weight = getattr(embedding, "weight", None)  # the recurrent model needs the table's size
 
     def forward(self, *_: object) -> Tensor:
         return self.vectors
 
 
 def gradient_times_input(trace: Trace, place: Place, goal: Goal) -> Tensor:
-    """|Σ over features of gradient · vector| for each column token, (C,), at what the first layer reads."""
+    """|Σ over features of gradient · vector| for each column token, (C,), at the first layer's input."""
     model = trace.bundle.model
     on_target = place.kind == "decoder.self"
     name = "target_embedding" if on_target else "source_embedding"
@@ -171,7 +171,7 @@ def gradient_times_input(trace: Trace, place: Place, goal: Goal) -> Tensor:
 
 
 def without_head(trace: Trace, place: Place, goal: Goal) -> float:
-    """The watched log-probability when the head gives nothing in any row."""
+    """The watched log-probability when the head outputs nothing in any row."""
 
     def edit(weights: Tensor) -> Tensor:
         kept = torch.ones(weights.shape[1], 1, 1, device=weights.device)
@@ -187,10 +187,10 @@ def without_head(trace: Trace, place: Place, goal: Goal) -> float:
 
 
 def without_each(row: Tensor, columns: Tensor) -> Tensor:
-    """The row (C,) without each of the columns in turn, (n, C), the rest scaled to add up to 1.
+    """The row (C,) without each of the columns in turn, (n, C), the rest rescaled to sum to 1.
 
-    Where a column had all of the weight, nothing is left. A row that does not add up to 1 itself, as some
-    cheaper attentions have them, is not scaled.
+    If a column had all of the weight, nothing is left. A row that does not sum to 1 itself, as in some
+    cheaper attentions, is not rescaled.
 
     >>> without_each(torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0, 2]))
     tensor([[0.0000, 0.5000, 0.5000],
@@ -215,11 +215,11 @@ def shuffled(row: Tensor, visible: Tensor) -> Tensor:
 
 
 def edited_logits(trace: Trace, place: Place, edits: Tensor, goal: Goal) -> Iterator[Tensor]:
-    """What is watched, (b, n, V), when the place's weights are each of the edits (B, C), some at a time.
+    """The watched logits, (b, n, V), with the weights replaced by each of the edits (B, C), some at a time.
 
-    In a decoder nothing before the row changes, and nothing after it is asked for: the past is read once,
-    and the row alone is computed for every edit, as one step of decoding. Where an attention remembers less
-    than all keys, or decodes otherwise than it reads, whole texts are computed.
+    In a decoder nothing before the row changes, and nothing after it is needed: the past is read once, and
+    the row alone is computed for every edit, as one step of decoding. If an attention remembers less than
+    all keys, or decodes differently from how it reads, whole texts are computed.
     """
     steps = place.in_decoder and _steps_are_exact(trace)
     size = _numbers_a_row(trace, steps, place.row)
@@ -232,7 +232,7 @@ def edited_logits(trace: Trace, place: Place, edits: Tensor, goal: Goal) -> Iter
 
 
 def _steps_are_exact(trace: Trace) -> bool:
-    """Whether the decoder steps as it reads: it looks back alone, by attentions that remember all keys."""
+    """Whether decoder steps equal reading: it only looks back, with attentions that remember all keys."""
     layers = range(trace.layers_of("decoder.self")) if trace.config.family != "recurrent" else ()
     kinds = ("decoder.self", "decoder.cross")
     model = trace.bundle.model
@@ -241,7 +241,7 @@ def _steps_are_exact(trace: Trace) -> bool:
 
 
 def _numbers_a_row(trace: Trace, steps: bool, row: int) -> int:
-    """About how many numbers one edit keeps at the same time."""
+    """About how many numbers one edit holds at the same time."""
     config = trace.config
     if steps:
         keys = len(trace.source) if config.family == "recurrent" else row + 64
@@ -254,7 +254,7 @@ def _numbers_a_row(trace: Trace, steps: bool, row: int) -> int:
 
 @torch.no_grad()
 def _past(trace: Trace, row: int) -> Any:
-    """What the decoder remembers before it reads the row's token."""
+    """The decoder's state before it reads the row's token."""
     model: Any = trace.bundle.model
     state = model.begin(trace.source_ids) if trace.source else model.begin()
     if row:
@@ -273,7 +273,7 @@ def _one_step(trace: Trace, place: Place, edits: Tensor, state: Any) -> Tensor:
         state.reorder(first, first[:1])  # all rows read one source
 
     def edit(weights: Tensor) -> Tensor:
-        # (B, H, 1, S), or (1, H, B, S) where rows that share a source ask it together
+        # (B, H, 1, S), or (1, H, B, S) if rows that share a source attend to it together
         changed = weights.clone()
         shape = changed[:, place.head].shape
         changed[:, place.head] = edits[:, : shape[-1]].reshape(shape)

@@ -1,8 +1,8 @@
-"""View 7: the lectures' worked examples as plain data, step by step, with what the slides have wrong.
+"""View 7: the lectures' worked examples as plain data, step by step, with the slides' errors.
 
-Everything is computed in `clearhead.lectures`; here it only takes the form that
-the page reads. JSON has no infinity, so a score that a mask has put to −∞ is
-written as null; a printed number is a string where it ends in a printed zero.
+`clearhead.lectures` computes everything; here it only gets the form that the
+page reads. JSON has no infinity, so a score that a mask has set to −∞ is
+written as null; a printed number is a string if it ends in a printed zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clearhead.lectures.step import Printed, Table
 
 @functools.cache
 def lectures() -> Plain:
-    """All examples, in the order of the decks, and by what rule a printed number is called wrong.
+    """All examples, in the order of the slides, and the rule by which a printed number counts as wrong.
 
     >>> found = lectures()["examples"][0]
     >>> found["id"], found["steps"][-1]["name"], found["steps"][-1]["wrong"]

@@ -1,8 +1,8 @@
-"""A picture's patches as tokens with names, and weights of attention laid over the picture.
+"""A picture's patches as named tokens, and attention weights drawn over the picture.
 
 Knows nothing about traces or pages.
 
-Shapes: R tokens that look, C tokens that are looked at, G patches of a side, S pixels of a side.
+Shapes: R attending tokens, C attended tokens, G patches per side, S pixels per side.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from clearhead.nn.attention.picture import heat_colours
 from clearhead.text.tokenizer import Tokenizer
 
 SHARE = 0.6  # of the weights' colour over the picture
-LEAST = 168  # dots of a drawing's side, about
+LEAST = 168  # pixels of a drawing's side, about
 
 
 class Patches(Vocabulary):
-    """The tokens of a vision model: its class token, where it has one, and its patches by row and column."""
+    """The tokens of a vision model: its class token, if it has one, and its patches by row and column."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(Tokenizer.words(()))
@@ -40,9 +40,9 @@ class Patches(Vocabulary):
 
 
 def seen_by_the_head(weights: Tensor, config: ModelConfig) -> Tensor:
-    """(…, R, C) as the patches (…, G, G) that the tokens look at which the class is read off.
+    """(…, R, C) as the patches (…, G, G) attended to by the tokens that the head classifies.
 
-    That is the class token, or all patches on average. What goes to the class token itself is left out.
+    Those are the class token, or the mean of all patches. Attention to the class token itself is left out.
     """
     rows = {"first": weights[..., 0, :], "last": weights[..., -1, :]}
     looked = rows.get(config.head.pooling)
@@ -50,24 +50,24 @@ def seen_by_the_head(weights: Tensor, config: ModelConfig) -> Tensor:
 
 
 def on_patches(row: Tensor, config: ModelConfig) -> Tensor:
-    """What one token looks at (…, C), as patches (…, G, G)."""
+    """What one token attends to (…, C), as patches (…, G, G)."""
     side = config.image.size // config.image.patch
     patches = row[..., int(config.image.class_token) :]
     return patches.reshape(*patches.shape[:-1], side, side)
 
 
 def plain_png(text: str) -> bytes:
-    """The picture itself, in its square, dot by dot."""
+    """The picture itself, in its square, pixel by pixel."""
     return _png(_colours(text))
 
 
 def overlay_png(text: str, weights: Tensor) -> bytes:
-    """The picture under the colours of weights (G, G), of which the largest is the lightest."""
+    """The picture under the colours of weights (G, G); the largest is the lightest."""
     return _png(overlay(text, weights))
 
 
 def overlay(text: str, weights: Tensor) -> NDArray[np.uint8]:
-    """(dots, dots, 3): every pixel, mixed with the colour of its patch."""
+    """(pixels, pixels, 3): every pixel, mixed with the colour of its patch."""
     picture = _colours(text)
     numbers = weights.double().cpu().numpy()
     patch = len(picture) // len(numbers)
@@ -83,7 +83,7 @@ def _colours(text: str) -> NDArray[np.uint8]:
 
 
 def _png(colours: NDArray[np.uint8]) -> bytes:
-    from PIL import Image  # here, so that texts do not wait for it
+    from PIL import Image  # here, so that texts do not wait for the import
 
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(colours)).save(file, "PNG")

@@ -1,6 +1,6 @@
 """What `clearhead explain` draws for pictures and for music: attention over the picture, and over the notes.
 
-Shapes: L layers, H heads, T tokens, G patches of a side.
+Shapes: L layers, H heads, T tokens, G patches per side.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from clearhead.explorer.svg import bar, colour_key, figure, heading, listed, num
 from clearhead.explorer.words import texts
 from clearhead.nn.attention.picture import heat_colours, svg_colour
 
-SECOND = 72  # dots of a second of music
-PITCH = 7  # dots of a semitone
-WRITTEN_OUT = 20_000  # weights of single heads that stand in tables
+SECOND = 72  # pixels per second of music
+PITCH = 7  # pixels per semitone
+WRITTEN_OUT = 20_000  # weights of single heads that are in tables
 
 
 def picture_sections(session: Session, text: str) -> Iterator[str]:
@@ -95,7 +95,7 @@ def _patch_maps(session: Session, text: str) -> dict[str, Tensor]:
 
 
 def _said(name: str) -> str:
-    """`layer-1-head-2` as it is read."""
+    """`layer-1-head-2` in words."""
     _, layer, _, head = name.split("-")
     return f"Layer {layer}, head {head}"
 
@@ -115,7 +115,7 @@ def _image(content: bytes, title: str, kind: str) -> str:
 
 
 def note_sections(session: Session, text: str) -> Iterator[str]:
-    """Which notes the model looked at when it chose what comes after the last event."""
+    """Which notes the model attended to when it chose what follows the last event."""
     if not session.reads_music:
         return
     rolls = _rolls(session, text)
@@ -142,12 +142,12 @@ def _rolls(session: Session, text: str) -> dict[str, str]:
 
 
 def note_weights(notes: list[Placed], row: Tensor) -> Tensor:
-    """What the events of each note get of a row of weights (T,), together."""
+    """The total weight of each note's events in a row of weights (T,)."""
     return torch.stack([row[list(places)].sum() for _, places in notes])
 
 
 def note_roll(notes: list[Placed], row: Tensor, title: str) -> str:
-    """The notes, each in the colour of its weight; a note says its own when the mouse rests on it."""
+    """The notes, each in the colour of its weight; hovering over a note shows it."""
     weights = note_weights(notes, row)
     largest = float(weights.max())
     colours = heat_colours(weights.numpy(), (0.0, largest))
@@ -175,7 +175,7 @@ def note_roll(notes: list[Placed], row: Tensor, title: str) -> str:
 
 
 def drawings(session: Session, text: str) -> dict[str, bytes]:
-    """The same drawings as files of their own, by name; none for texts."""
+    """The same drawings as separate files, by name; none for texts."""
     if session.family == "vision":
         found = {f"{name}.png": overlay_png(text, one) for name, one in _patch_maps(session, text).items()}
         return {"picture.png": plain_png(text), **found}

@@ -1,9 +1,9 @@
-"""View 4: how a model is told where its tokens stand: tables, waves, similarity by distance, guidelines.
+"""View 4: how a model knows the positions of its tokens: tables, waves, similarity by distance, guidelines.
 
-The model's own scheme is shown with the numbers it has learned. A scheme that is
-asked for by another name is made for the model's sizes; what such a scheme would
-have to learn is drawn by a fixed seed, and its note says so. Nothing is judged
-here: the three guidelines are checked by `nn.positions.check`.
+The model's own scheme is shown with the numbers it has learned. Other schemes are
+built by name for the model's sizes; parameters that they would have to learn are
+drawn with a fixed seed, and a note says so. Nothing is judged here:
+`nn.positions.check` checks the three guidelines.
 
 Shapes: P positions, E features of a table, H heads, D head size, N distances.
 """
@@ -34,7 +34,7 @@ MOST_BIAS = 128  # positions of a bias matrix: further ones repeat its diagonals
 MEASURED = 512  # the guidelines are measured up to this length
 WAVES = 8  # features drawn as curves
 
-# what the check says to callers, and what it means to readers
+# what the check says to callers, and what that means for readers
 IN_A_DECODER = (
     "(this does not matter with causal=True)",
     "(this does not matter in a decoder, which sees nothing ahead)",
@@ -63,7 +63,7 @@ ASKED = "This bias also depends on the query: it is shown for one random query a
 
 @dataclass(frozen=True)
 class _Shown:
-    """A scheme to show: the thing itself, its name, and what must be said about it."""
+    """A scheme to show: the module itself, its name, and remarks about it."""
 
     name: str
     scheme: Position | Encode
@@ -76,7 +76,7 @@ def positions(
 ) -> Plain:
     """Each scheme's table or bias over `length` positions; without names the model's own.
 
-    `width` is the number of features of a scheme that is not the model's own; None: as the model has.
+    `width` is the number of features of a scheme that is not the model's own; None: the model's.
     """
     if len(schemes) > MOST_SCHEMES:
         raise UserError(
@@ -97,7 +97,7 @@ def positions(
 
 
 def own_schemes(model: nn.Module, config: ModelConfig) -> list[_Shown]:
-    """What the model itself uses; one for each stack where both have learned their own."""
+    """What the model itself uses; one for each stack if both have learned their own."""
     if config.family == "recurrent":
         return [_Shown("none", Position(), "A recurrent model reads in order and needs no positions.")]
     name = config.position.name
@@ -136,7 +136,7 @@ def _made(name: str, config: ModelConfig, width: int | None) -> _Shown:
         raise UserError(f"There is no position scheme '{name}': {nearest(name, known)}")
     attention = config.attention.replace(width=config.width)
     settings = config.position.replace(name=name, scaling=None, values=False)
-    with torch.random.fork_rng(devices=[]):  # the same each time, and nobody's draws change
+    with torch.random.fork_rng(devices=[]):  # the same each time, and no other draws change
         torch.manual_seed(0)
         scheme = build_position(
             settings,
@@ -179,7 +179,7 @@ def _shown(one: _Shown, length: int, width: int) -> Plain:
 
 
 def table_of(scheme: Position | Encode, length: int, width: int) -> Tensor:
-    """What each position adds to an embedding, or how it turns the point (1, 0) of each pair: (P, E)."""
+    """What each position adds to an embedding, or how it rotates the point (1, 0) of each pair: (P, E)."""
     if not isinstance(scheme, Position):
         return scheme(length).reshape(length, -1)
     device = next((parameter.device for parameter in scheme.parameters()), torch.device("cpu"))
@@ -198,7 +198,7 @@ def bias_of(scheme: Position, length: int) -> Tensor:
     """What the scheme adds to the scores of `length` queries and keys, (H, P, P)."""
     device = next((parameter.device for parameter in scheme.parameters()), torch.device("cpu"))
     tokens = Tokens.padded(length, device=device)
-    size = next((parameter.shape[-1] for parameter in scheme.parameters()), 1)  # unused where none compares
+    size = next((parameter.shape[-1] for parameter in scheme.parameters()), 1)  # unused if none compares
     query, key = (
         torch.randn(1, 1, 1, size, generator=torch.Generator().manual_seed(seed)).to(device)
         for seed in (0, 1)
@@ -217,7 +217,7 @@ def _waves(table: Tensor) -> list[Plain]:
 
 
 def _similarity(table: Tensor | None, bias: Tensor | None, length: int) -> Plain:
-    """How alike two positions are, by how far they are apart."""
+    """How similar two positions are, by their distance."""
     distances = list(range(length))
     if bias is not None:
         size, alike = bias.shape[-1], bias.double().mean(0)  # (P,P)
@@ -225,7 +225,7 @@ def _similarity(table: Tensor | None, bias: Tensor | None, length: int) -> Plain
         what = "added to the score of a key this far ahead of its query (negative: behind), mean over heads"
     elif table is None:
         return {"distances": distances, "values": [1.0] * length, "what": "nothing tells two positions apart"}
-    elif table.shape[1] == 1:  # numbers have no angle between them
+    elif table.shape[1] == 1:  # single numbers have no angle between them
         alike = (table - table.T).abs().double()
         what = "difference between the values of two positions this far apart, mean over all such pairs"
     else:
@@ -246,7 +246,7 @@ def _guidelines(one: _Shown, width: int) -> list[Plain]:
 
 
 def _sentence(reason: str) -> str:
-    """A verdict's reason for readers: no names of arguments, minus signs that are no hyphens, powers of ten.
+    """A verdict's reason for readers: no argument names, real minus signs, powers of ten.
 
     >>> _sentence("distances -1 and 1 have the same signal")
     'Distances −1 and 1 have the same signal.'

@@ -1,8 +1,8 @@
-"""A text as the ids a model is fed, just as in training and decoding, and a model made ready to be looked at.
+"""A text as the ids a model is fed, just as in training and decoding, and a model prepared for inspection.
 
 An encoder-decoder reads a source, and its decoder the start symbol and the target; a decoder reads the text
-itself, or the source and the target behind it; an encoder reads the text, a vision model a picture.
-Knows nothing about what is seen.
+itself, or the source followed by the target; an encoder reads the text, a vision model a picture. Knows
+nothing about the views.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from clearhead.decoding.run import translate
 from clearhead.decoding.text_requests import opening, symbols_of, translates
 from clearhead.models.config import ModelConfig
 
-LIMIT = 512  # tokens of a text: a picture of more cannot be read
+LIMIT = 512  # tokens of a text: a drawing of more would be unreadable
 # kinds of parts that can be drawn
 KNOWN = (
     *("multihead", "latent", "linear", "performer", "linformer", "nystrom", "reformer", "sparse"),
     *("compressed", "dense", "experts", "none"),
 )
-MOST_LETTERS = 50_000  # a text beyond this is refused before it is cut into tokens
+MOST_LETTERS = 50_000  # a longer text is refused before it is tokenised
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Reading:
 
     source: tuple[int, ...] = ()  # what the encoder reads; none in a decoder
     target: tuple[int, ...] = ()  # what the decoder reads; none in an encoder
-    following: tuple[int, ...] = ()  # what comes after each place of the target, as far as it is known
+    following: tuple[int, ...] = ()  # the token after each position of the target, as far as it is known
 
 
 def ready(bundle: Bundle) -> Bundle:
-    """The same bundle with its model at rest, in float32.
+    """The same bundle with its model in evaluation mode, in float32.
 
-    A model that is being trained, or has other numbers, is copied: all that is seen of it is of one moment,
-    and the caller's own stays as it is.
+    A model that is being trained, or has other numbers, is copied: all views show one moment, and the
+    caller's model stays unchanged.
     """
     if bundle.config.family == "convolutional":
         raise UserError(
@@ -64,7 +64,7 @@ def ready(bundle: Bundle) -> Bundle:
 
 
 def _refuse_unknown_parts(config: ModelConfig) -> None:
-    """Say which part of a model cannot be drawn."""
+    """Raise an error that names a part that cannot be drawn."""
     feedforwards = (config.feedforward, *(one.feedforward for one in config.layer_pattern))
     for part in (*config.attentions, *feedforwards):
         if part is not None and part.kind not in KNOWN:
@@ -80,7 +80,7 @@ def limit_of(config: ModelConfig) -> int:
 
 
 def read(bundle: Bundle, text: str, target: str | None = None) -> Reading:
-    """The ids of a text and of its target; no target, or an empty one, is the model's own (greedy)."""
+    """The ids of a text and of its target; no target, or an empty one, means the model's own (greedy)."""
     config = bundle.config
     if translates(bundle):
         return _pair(bundle, text, target)
@@ -100,7 +100,7 @@ def read(bundle: Bundle, text: str, target: str | None = None) -> Reading:
 
 
 def read_text(bundle: Bundle, text: str) -> tuple[int, ...]:
-    """The ids of a text where it is read: in the encoder, or in a decoder that stands alone."""
+    """The ids of a text where it is read: in the encoder, or in a decoder-only model."""
     config = bundle.config
     _refuse_unreadable(text, "text")
     if config.head.of_text and reads_two(bundle):

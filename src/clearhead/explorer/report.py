@@ -1,8 +1,8 @@
-"""`clearhead explain`: what a model did with one text, as one HTML file that needs nothing else.
+"""`clearhead explain`: what a model did with one text, as one self-contained HTML file.
 
-No script, no request: styles and pictures are inside, and the page forbids itself to fetch anything. It
-follows the reader's choice of light or dark, and behind every drawing stands a table with the exact numbers.
-The views compute; here they are only put on paper. Knows nothing about how.
+No scripts, no requests: styles and pictures are inside, and the page's policy forbids fetching anything. It
+follows the reader's choice of light or dark, and every drawing has a table with the exact numbers. The views
+compute; this module only renders.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from clearhead.explorer.svg import bar, heading, heat_map, lines, listed, number
 from clearhead.explorer.verdict import verdict
 from clearhead.explorer.words import Plain, Word, texts, unpacked
 
-MOST_NUMBERS = 60_000  # weights of single heads that are written out; beyond, a browser would choke on them
-SHOWN = 5  # likeliest tokens of each step
+MOST_NUMBERS = 60_000  # weights of single heads that are written out; more would overload a browser
+SHOWN = 5  # most probable tokens of each step
 LENGTH = 32  # positions that are drawn
 FEATURES = 64  # of a position that are drawn
 
@@ -72,7 +72,7 @@ img.map { display: block; width: 100%; min-width: 4.5rem; max-width: 8rem; image
 
 
 def explain(session: Session, text: str, target: str | None = None) -> str:
-    """The whole page. `target` is what the decoder is taken to write; without it, what the model writes."""
+    """The whole page. `target` is the output to assume for the decoder; by default, the model's own."""
     session.trace(text, target)  # refuses what cannot be shown before anything is drawn
     if session.family == "vision":
         return whole_page(f"{session.name}: {in_words(text)}", picture_sections(session, text))
@@ -90,7 +90,7 @@ def explain(session: Session, text: str, target: str | None = None) -> str:
 
 
 def whole_page(title: str, sections: Iterable[str]) -> str:
-    """A page that forbids itself to fetch anything."""
+    """A page whose policy forbids fetching anything."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -189,7 +189,7 @@ def _labelled(session: Session, text: str) -> Iterator[str]:
 
 
 def _parts(found: Plain, name: str, heads: Sequence[str]) -> str:
-    """What each word does to a verdict, and the verdict without it."""
+    """The effect of each word on a verdict, and the verdict without it."""
     parts = [
         (one["text"], *("–" if one[key] is None else number(one[key]) for key in ("support", name)))
         for one in found["parts"]
@@ -262,7 +262,7 @@ def _grid(weights: Tensor, name: str, span: tuple[float, float]) -> str:
 
 
 def _names(kind: str, layer: int, head: int) -> tuple[str, str]:
-    """A map's title, and what its table is called; people count from 1."""
+    """A map's title, and its table's name; people count from 1."""
     return f"{kind}, layer {layer + 1}, head {head + 1}", f"Layer {layer + 1}, head {head + 1}"
 
 

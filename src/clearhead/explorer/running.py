@@ -1,8 +1,8 @@
-"""View 1: a text written token by token, and what the model thought at each step.
+"""View 1: a text written token by token, and the model's distribution at each step.
 
-The library's own engine and searches do the writing, with its own processors; a `Recorder` stands between the
-model and the search and notes what passes. So what is drawn is what `clearhead.translate` and
-`clearhead.generate` do with the same options. Knows nothing about the page.
+The library's own engine and searches do the writing, with its own processors; a `Recorder` between the model
+and the search notes everything. So the view shows what `clearhead.translate` and `clearhead.generate` do with
+the same options. Knows nothing about the page.
 
 Shapes: R rows, V vocabulary, L tokens written.
 """
@@ -47,7 +47,7 @@ MOST_BEAM = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(Config):
-    """What the page asks of a run; the names are those of its controls."""
+    """The options of a run; named as the page's controls."""
 
     _noun: ClassVar[str] = "run"
 
@@ -65,7 +65,7 @@ class Asked(Config):
     shown: Count = 10  # tokens of each distribution
 
     def options(self) -> Options:
-        """The same for the library. Temperature and truncation shape what is drawn, and nothing else."""
+        """The same for the library. Temperature and truncation shape sampling, and nothing else."""
         if self.strategy not in ("greedy", "sample", "beam"):
             raise UserError(f"There is no strategy '{self.strategy}': use greedy, sample or beam.")
         if self.strategy == "beam" and not 2 <= self.beam <= MOST_BEAM:
@@ -87,7 +87,7 @@ class Asked(Config):
 
 
 def run(session: Session, text: str, asked: Asked | None = None) -> Plain:
-    """What the model writes for a text, every step of it, and what that cost."""
+    """What the model writes for a text, every step of it, and its cost."""
     wanted = asked or Asked()
     options = wanted.options()
     writer = Writer(session.bundle, way="torch")
@@ -141,7 +141,7 @@ def run(session: Session, text: str, asked: Asked | None = None) -> Plain:
 
 
 def _request(session: Session, writer: Writer, text: str, options: Options) -> Request:
-    """The text as the library would be asked it, refused where there is too much to look at."""
+    """The text as a request to the library, refused if there is too much to look at."""
     if writer.has_source and not text.strip():
         raise UserError("There is nothing to translate: type a text.")
     found = writer.requests(text, options)
@@ -152,32 +152,32 @@ def _request(session: Session, writer: Writer, text: str, options: Options) -> R
             if size > session.limit
             else f"The text has {size} tokens, more than this model can read at once: shorten it."
         )
-    most = session.limit - 1 if writer.has_source else session.limit  # beside the start symbol
+    most = session.limit - 1 if writer.has_source else session.limit  # besides the start symbol
     return Request(found[0].given, min(found[0].limit, most), options)
 
 
 def _text(writer: Writer, request: Request, found: Hypothesis) -> str:
-    """What was written, as text; spaces at its beginning may depend on the prompt before it."""
+    """What was written, as text; leading spaces may depend on the prompt before it."""
     if writer.has_source:
         return writer.tokenizer.decode(found.ids)
     given = writer.tokenizer.decode(request.given)
     return writer.tokenizer.decode([*request.given, *found.ids]).removeprefix(given)
 
 
-# -- what is noted at each step ---------------------------------------------------------------------
+# -- the record of each step ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Noted:
-    """The distributions of one step, for each row: its likeliest tokens, and those that were chosen."""
+    """The distributions of one step, for each row: its most probable tokens, and those chosen."""
 
-    before: list[list[tuple[int, float]]]  # by row: id and probability, likeliest first
-    after: list[list[tuple[int, float]]]  # by row, without those that were ruled out
+    before: list[list[tuple[int, float]]]  # by row: id and probability, most probable first
+    after: list[list[tuple[int, float]]]  # by row, without those ruled out
     kept: list[int]  # by row: how many tokens were left
     chosen: dict[tuple[int, int], tuple[float, float]]  # (row, id) → before, after
 
     def seen(self, row: int, id: int, vocabulary: Vocabulary) -> Plain:
-        """One row's share; what it wrote is always shown, be it ever so unlikely."""
+        """One row's share; what it wrote is always shown, however improbable."""
         before, after = list(self.before[row]), list(self.after[row])
         own, left = self.chosen[row, id]
         if id not in (one for one, _ in before):
@@ -192,7 +192,7 @@ class Noted:
 
 
 class Recorder:
-    """A search that lets another decide, and notes what that one was shown and what processors left of it."""
+    """A search that delegates to another, and records its input and what processors left of it."""
 
     def __init__(
         self, search: Search, pipeline: Pipeline, request: Request, stops: Sequence[int], shown: int
@@ -229,11 +229,11 @@ class Recorder:
         return self.search.certain(number)
 
     def take(self, numbers: Sequence[int]) -> Search:
-        """Requests that leave are recorded no further."""
+        """Requests that leave are no longer recorded."""
         return self.search.take(numbers)
 
     def _left(self, own: Tensor, written: int, tokens: Tensor) -> tuple[Tensor, list[int]]:
-        """(R, V) probabilities of what the search chooses from, 0 where ruled out; how many are not."""
+        """(R, V) probabilities of what the search chooses from, 0 if ruled out; and how many are not."""
         request = torch.zeros(len(own), dtype=torch.long, device=own.device)
         past = Past(tokens, self.prompts, request, written)
         narrow, ids = self.pipeline.narrow(self.pipeline.shape(own, past), past)
@@ -244,7 +244,7 @@ class Recorder:
 
 
 def _likeliest(chance: Tensor, count: int) -> list[list[tuple[int, float]]]:
-    """Of each row the likeliest tokens and their probabilities, without impossible ones."""
+    """The most probable tokens of each row and their probabilities, without impossible ones."""
     best = chance.topk(min(count, chance.shape[1]), dim=1)
     return [
         [(id, p) for id, p in zip(ids, ps, strict=True) if p > 0]
@@ -252,7 +252,7 @@ def _likeliest(chance: Tensor, count: int) -> list[list[tuple[int, float]]]:
     ]
 
 
-# -- what it costs ----------------------------------------------------------------------------------
+# -- cost -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class Pass:
 
 
 class CountedRows(TorchRows):
-    """Rows that note every pass of the decoder as it is made."""
+    """Rows that record every pass of the decoder."""
 
     def __init__(self, model: nn.Module, symbols: Symbols) -> None:
         super().__init__(model, symbols)
@@ -276,8 +276,8 @@ class CountedRows(TorchRows):
         return super().admit(given)
 
     def step(self, parent: Tensor, token: Tensor) -> PlainScores:
-        if len(parent):  # nobody goes on after the last
-            cached = getattr(self.state, "slots", 0)  # a recurrent model keeps no keys
+        if len(parent):  # no row continues after the last
+            cached = getattr(self.state, "slots", 0)  # a recurrent model has no keys
             self.passes.append(Pass(len(parent), 1, cached))
         return super().step(parent, token)
 
@@ -285,8 +285,8 @@ class CountedRows(TorchRows):
 def _cost(passes: Sequence[Pass], positions: int, masked: bool) -> Plain:
     """The same text learned in one masked pass, and written one position at a time.
 
-    `attended` counts pairs of a query and a key that it may look at, in the decoder's self-attention, for
-    each layer and head; `uncached` those of a decoder that would read everything anew at each step.
+    `attended` counts pairs of a query and a key that it may attend to, in the decoder's self-attention, for
+    each layer and head; `uncached` those of a decoder that would read everything again at each step.
     """
     return {
         "training": {"passes": 1, "positions": positions, "attended": _pairs(positions, 0, masked)},
@@ -301,7 +301,7 @@ def _cost(passes: Sequence[Pass], positions: int, masked: bool) -> Plain:
 
 
 def _pairs(new: int, cached: int, masked: bool) -> int:
-    """Each new position looks at all that is cached, at itself, and at the new ones before it, or at all.
+    """Each new position attends to all that is cached, to itself, and to the new ones before it, or to all.
 
     >>> _pairs(4, 0, True), _pairs(1, 3, True), _pairs(4, 0, False)
     (10, 4, 16)

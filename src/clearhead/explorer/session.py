@@ -1,4 +1,4 @@
-"""A bundle made ready to be looked at: texts in, traces out, the last few of them kept; `clearhead.trace`.
+"""A bundle prepared for inspection: texts in, traces out, the last few of them cached; `clearhead.trace`.
 
 Safe to use from several threads. Knows nothing about views or about the network.
 """
@@ -35,7 +35,7 @@ from clearhead.training.bundle_or_run import load_bundle_or_run
 
 KEPT = 8  # traces
 MOST_EXAMPLES = 8
-# Where nothing better is known.
+# If nothing better is known.
 PIECES = (
     "pitch67 pitch62 pitch59 pitch43 pitch67 pitch62 pitch59 pitch43 pitch69 pitch62 pitch57 pitch42",
     "velocity16 on60 shift50 off60 on64 shift50 off64 on67",
@@ -44,11 +44,11 @@ SENTENCES = ("The old man is reading a red book.", "Who sees the green house?")
 
 
 class Session:
-    """One bundle, and what was lately asked of it.
+    """One bundle, and its recent traces.
 
-    `bundle` is the given one with its model at rest and in float32 (see `ready`); `limit` the most tokens of
-    a text; `vocabulary` and `source_vocabulary` are tokens as words; `kinds` the attentions the model has;
-    `folder` is where the bundle lies, and with it the records of its training.
+    `bundle` is the given one with its model in evaluation mode and in float32 (see `ready`); `limit` the most
+    tokens of a text; `vocabulary` and `source_vocabulary` are tokens as words; `kinds` the attentions the
+    model has; `folder` is where the bundle is, with the records of its training.
     """
 
     def __init__(self, bundle: Bundle, name: str = "model", folder: Path | None = None) -> None:
@@ -56,7 +56,7 @@ class Session:
         self.bundle = ready(bundle)
         self.config: ModelConfig = self.bundle.config
         self.family: str = self.config.family
-        self.has_source = translates(self.bundle)  # a given text is a source, and no prompt
+        self.has_source = translates(self.bundle)  # a given text is a source, not a prompt
         self.limit = limit_of(self.config)
         vision = self.family == "vision"
         unneeded = Tokenizer.words(())
@@ -64,7 +64,7 @@ class Session:
         self.reader, self.tokenizer = (unneeded, unneeded) if vision else tokenizers_of(self.bundle)
         self._lock = threading.RLock()
         self._traces: OrderedDict[tuple[str, str], Trace] = OrderedDict()
-        # An encoder writes nothing, so that its vocabulary needs no stop symbol.
+        # An encoder writes nothing, so its vocabulary needs no stop symbol.
         self.symbols: Symbols | None = None if self.family == "encoder" or vision else symbols_of(self.bundle)
         self.vocabulary = Patches(self.config) if vision else Vocabulary(self.tokenizer, self.symbols)
         shared = self.reader is self.tokenizer
@@ -72,7 +72,7 @@ class Session:
 
     @property
     def model(self) -> torch.nn.Module:
-        """The model itself, at rest."""
+        """The model itself, in evaluation mode."""
         return self.bundle.model
 
     @property
@@ -82,14 +82,14 @@ class Session:
 
     @property
     def layers(self) -> dict[str, int]:
-        """Layers of each stack that the model has."""
+        """Layers of each stack of the model."""
         if self.family in WITH_SOURCE:
             return {"encoder": self.config.layers, "decoder": self.config.depth_of_decoder}
         return {"encoder" if self.family == "vision" else self.family: self.config.layers}
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of attention that there are, of `encoder.self`, `decoder.self`, `decoder.cross`."""
+        """The kinds of attention in the model, of `encoder.self`, `decoder.self`, `decoder.cross`."""
         across = ["decoder.cross"] if self.config.cross_attention else []
         return {
             "encoder-decoder": ["encoder.self", "decoder.self", *across],
@@ -99,7 +99,7 @@ class Session:
 
     @property
     def heads(self) -> list[int]:
-        """The numbers of heads that layers have, the most first: mostly a single one."""
+        """The numbers of heads in the layers, the largest first: mostly a single one."""
         if self.family == "recurrent":
             return [1]
         layers = [(stack, layer) for stack, depth in self.layers.items() for layer in range(depth)]
@@ -109,12 +109,12 @@ class Session:
 
     @property
     def reads_music(self) -> bool:
-        """Whether its tokens are events of music."""
+        """Whether its tokens are musical events."""
         return self.bundle.metadata.get("task") == "music" and self.family == "decoder"
 
     @cached_property
     def examples(self) -> list[str]:
-        """Sentences or pictures to begin with: noted in the bundle, met in its training, or made up."""
+        """Sentences or pictures to start with: from the bundle, from its training data, or made up."""
         if self.family == "vision":
             return _pictures_in(self.folder, self.config)
         metadata = self.bundle.metadata
@@ -131,9 +131,9 @@ class Session:
         return len(text) < 400 and len(self.reader.encode(text)) < min(self.limit, 60)
 
     def trace(self, text: str, target: str | None = None, asked: Iterable[str] | None = None) -> Trace:
-        """What happens to a text; the last few are kept, so that a page's next question costs less.
+        """What happens to a text; the last few are cached, so a page's next question costs less.
 
-        `asked` are names (or patterns with *) that will be wanted: they are then seen in a single pass.
+        `asked` are names (or patterns with *) that will be needed: a single pass then records them all.
         """
         key = (text, target or "")
         with self._lock:
@@ -171,7 +171,7 @@ def trace(bundle: Bundle | str | Path, text: str, target: str | None = None) -> 
 
 
 def _pictures_in(folder: Path | None, config: ModelConfig) -> list[str]:
-    """The first pictures that were held out of training, where the run's data are still there."""
+    """The first pictures that were held out of training, if the run's data still exist."""
     if folder is None:
         return []
     try:

@@ -1,7 +1,7 @@
-"""One tensor on its way through a model: what it is called, how it is made, what its axes mean.
+"""One tensor on its way through a model: its name, how it is computed, what its axes mean.
 
-A step either names a tensor that the model itself offers (`Look`), or says how to make one of those between
-them: by the model's own modules, applied to the model's own tensors. Knows nothing about layers or drawings.
+A step either names a tensor that the model itself exposes (`Look`), or says how to compute one in between,
+with the model's own modules from the model's own tensors. Knows nothing about layers or drawings.
 
 Axes: `source`, `target` (tokens), `head`, `group` (a head of keys and values, which several query heads may
 share), `feature`, `vocabulary`, `class`, `expert`; in cheaper attentions `block`, `mixture`, `landmark`,
@@ -29,7 +29,7 @@ class Step:
     formula: str
     axes: tuple[Axis, ...]
     note: str = ""
-    make: Callable[[], Tensor] | None = None  # None: the model offers it by this name
+    make: Callable[[], Tensor] | None = None  # None: the model exposes it by this name
 
     @property
     def shape(self) -> list[int]:
@@ -37,7 +37,7 @@ class Step:
         return [size for _, size in self.axes]
 
     def value(self) -> Tensor:
-        """The tensor of a step that is made here."""
+        """The tensor of a step that is computed here."""
         assert self.make is not None
         with torch.no_grad():
             return self.make()
@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Box:
-    """One part of the drawing, with the tensors one sees inside it, in the order in which they are made."""
+    """One part of the drawing, with the tensors inside it, in the order of computation."""
 
     id: str
     label: str
@@ -57,7 +57,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Arrow:
-    """What one box hands to another."""
+    """What one box passes to another."""
 
     start: str
     end: str

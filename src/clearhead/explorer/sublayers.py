@@ -1,7 +1,7 @@
 """The steps inside the sub-layers of a layer: attention, feed-forward, and the residual around each.
 
-Every tensor that the model does not offer itself is made by the layer's own modules from those that it does
-offer, so that nothing is defined a second time.
+The layer's own modules compute every tensor that the model does not expose from those that it does expose,
+so nothing is defined twice.
 
 Shapes: S source tokens, T target tokens, H heads, G key/value heads, D head size, E model width.
 """
@@ -44,10 +44,10 @@ ADDED = {True: "What the sub-layer adds.", False: "It replaces x: there is no re
 
 @dataclass(frozen=True)
 class Place:
-    """Where a sub-layer stands: its path, what it reads, and how its tokens are called."""
+    """A sub-layer's place in the model: its path, what it reads, and the names of its tokens."""
 
     path: str  # such as decoder.1.cross
-    stream: str  # the name of x, which reaches it
+    stream: str  # the name of x, its input
     tokens: Axis
     config: ModelConfig
     get: Get
@@ -72,7 +72,7 @@ class Place:
         """The name of x when it leaves."""
         stack, number, part = self.path.split(".")
         if not self.config.residual and not self.last:
-            return f"{self.path}.added"  # nothing happens to it any more
+            return f"{self.path}.added"  # it does not change any more
         return f"{stack}.{number}.output" if part == "feedforward" else f"{self.path}.output"
 
     @property
@@ -82,7 +82,7 @@ class Place:
 
 
 def sublayer_formula(config: ModelConfig) -> str:
-    """What becomes of x in a sub-layer f, with the parts that this model has.
+    """What a sub-layer f does to x, with the parts that this model has.
 
     >>> sublayer_formula(ModelConfig()), sublayer_formula(ModelConfig(residual=False))
     ('norm(x + f(x))', 'norm(f(x))')
@@ -93,7 +93,7 @@ def sublayer_formula(config: ModelConfig) -> str:
 
 
 def norm_steps(place: Place, residual: Residual) -> list[Step]:
-    """Pre-norm: what the sub-layer is given."""
+    """Pre-norm: the sub-layer's input."""
     norm, formula = residual.norm, NORM[place.config.norm.kind]
     at, note = "The input of the sub-layer.", "Each token's features are normalised to one scale."
     if place.config.residual:
@@ -105,10 +105,10 @@ def norm_steps(place: Place, residual: Residual) -> list[Step]:
 
 
 def closing_steps(place: Place, residual: Residual) -> list[Step]:
-    """What the sub-layer adds to the stream, if it adds, and after it the norm where that comes last."""
+    """What the sub-layer adds to the stream, if it adds, and the norm after it if that comes last."""
     path, get, norm = place.path, place.get, residual.norm
     adds, formula, last = place.config.residual, sublayer_formula(place.config), f"{path}.added"
-    offered = path.endswith(".feedforward")  # what leaves a layer has a name in the model itself
+    offered = path.endswith(".feedforward")  # a layer's output has a name in the model itself
     steps = [Step(last, "sub-layer's output", "f(x)", place.wide, ADDED[adds])]
     if adds:
 
@@ -131,7 +131,7 @@ def closing_steps(place: Place, residual: Residual) -> list[Step]:
 
 
 def feedforward_steps(place: Place, net: FeedForward) -> list[Step]:
-    """Out to the inner width and back, token by token."""
+    """To the inner width and back, token by token."""
     path, get = place.path, place.get
     inner = (place.tokens, ("feature", net.inner.out_features))
     name = ACTIVATION.get(net.config.activation, "GELU")
@@ -158,12 +158,12 @@ def feedforward_steps(place: Place, net: FeedForward) -> list[Step]:
 
 @dataclass(frozen=True)
 class Looking:
-    """What an attention looks at, and by which rules."""
+    """What an attention attends to, and by which rules."""
 
     attention: MultiHeadAttention | LatentAttention
-    keys: Axis  # the tokens that are looked at
-    memory: str | None = None  # the name of what keys and values are made from; None: of x itself
-    mask: Mask | None = None  # that the layer is given
+    keys: Axis  # the attended tokens
+    memory: str | None = None  # the name of what keys and values are computed from; None: x itself
+    mask: Mask | None = None  # the layer's mask
     rule: tuple[str, str] | None = None  # formula and note of what may be seen; None: everything
 
 
@@ -178,7 +178,7 @@ def attention_steps(place: Place, looking: Looking) -> list[Step]:
 
 
 def input_steps(place: Place, looking: Looking) -> list[Step]:
-    """x, and what else keys and values are made from."""
+    """x, and what else keys and values are computed from."""
     note = "" if looking.memory else "The same vectors become queries, keys and values."
     steps = [Step(place.read, "input", "x", place.wide, note)]
     if looking.memory:
@@ -190,7 +190,7 @@ def input_steps(place: Place, looking: Looking) -> list[Step]:
 
 
 def projection_steps(place: Place, looking: Looking) -> list[Step]:
-    """Queries, keys and values; before they are turned, too, where positions turn them."""
+    """Queries, keys and values; also before rotation, if positions rotate them."""
     if isinstance(looking.attention, LatentAttention):
         return _latent_projections(place, looking.attention)
     path, config, get = place.path, looking.attention.config, place.get
@@ -227,7 +227,7 @@ def projection_steps(place: Place, looking: Looking) -> list[Step]:
 
 
 def _latent_projections(place: Place, attention: LatentAttention) -> list[Step]:
-    """One latent for each token, and what every head makes of it."""
+    """One latent for each token, and what every head computes from it."""
     path, config = place.path, attention.config
     size = config.latent_size + config.position_size
     axes = [("head", config.heads), place.tokens]
@@ -249,7 +249,7 @@ def _latent_projections(place: Place, attention: LatentAttention) -> list[Step]:
 
 
 def score_steps(place: Place, looking: Looking) -> list[Step]:
-    """How alike queries and keys are, and what may be seen of it."""
+    """How similar queries and keys are, and how much of it may be seen."""
     path, get = place.path, place.get
     attention, score = looking.attention, looking.attention.score
     square = (("head", attention.config.heads), place.tokens, looking.keys)
@@ -297,7 +297,7 @@ def allowed_step(place: Place, looking: Looking) -> Step:
 def mixing_steps(
     place: Place, looking: Looking, formula: str = "A = softmax(scores)", note: str = "Each row sums to 1."
 ) -> list[Step]:
-    """The weights, by this formula, and what they make of the values."""
+    """The weights, by this formula, and the values weighted by them."""
     path, get, config = place.path, place.get, looking.attention.config
     square = (("head", config.heads), place.tokens, looking.keys)
     mixed = (("head", config.heads), place.tokens, ("feature", config.value_size))
@@ -336,7 +336,7 @@ def problem_of(place: Place, looking: Looking) -> Callable[[], Problem]:
 
 
 def _with_globals(of: Callable[[Problem], Tensor]) -> Callable[[Problem], Tensor]:
-    """The same where global tokens look with projections of their own: their rows come from those."""
+    """The same if global tokens have their own projections, from which their rows come."""
 
     def found(problem: Problem) -> Tensor:
         if not isinstance(problem, WithGlobals):

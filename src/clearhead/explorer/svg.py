@@ -1,8 +1,8 @@
-"""Small drawings for a page that stands by itself: heat maps, bars and lines as SVG inside HTML, and tables.
+"""Small drawings for a self-contained page: heat maps, bars and lines as SVG inside HTML, and tables.
 
-Nothing here needs a script or a request. Lines and letters take the colour of the page around them, so that
-they can be read on light and on dark. Numbers in tables are exact: what is written is rounded for the eye,
-and the whole value stands in the element's `value`. Knows nothing about models.
+Nothing here needs a script or a request. Lines and letters take the colour of the page around them, so they
+are legible in light and dark mode. Numbers in tables are exact: the displayed text is rounded, and the
+element's `value` holds the full value. Knows nothing about models.
 
 Shapes: R rows, C columns.
 """
@@ -20,17 +20,17 @@ from torch import Tensor
 
 from clearhead.nn.attention.picture import heat_colours, heat_png, svg_cells, svg_colour, svg_names
 
-CELL = 18  # pixels of a cell of a map
+CELL = 18  # pixels per cell of a map
 MOST_DRAWN = 2500  # cells that are drawn one by one; a larger map is one picture
-LONGEST = 24  # letters of a label
+LONGEST = 24  # characters of a label
 
-ROUNDING = 2.0**-20  # of a number: what is smaller beside it is float32's rounding error
+ROUNDING = 2.0**-20  # relative: anything smaller is float32's rounding error
 
 Span = tuple[float, float]
 
 
 def settled(value: float, beside: float = 1.0) -> float:
-    """The number, or 0 where it is no more than rounding error beside numbers of that size.
+    """The number, or 0 if it is only rounding error compared with numbers of that size.
 
     >>> settled(-7.7e-11), settled(2e-9, beside=1e-6)
     (0.0, 2e-09)
@@ -39,14 +39,14 @@ def settled(value: float, beside: float = 1.0) -> float:
 
 
 def number(value: float) -> str:
-    """A number as an element: rounded to be read, exact in its `value`. What is no number is said to be none.
+    """A number as an element: rounded for reading, exact in its `value`. Non-finite numbers say so.
 
     >>> number(0.123456789)
     '<data value="0.12345679">0.123</data>'
     >>> number(-0.00004)
     '<data value="-4e-05">−4e−5</data>'
 
-    What float32 leaves of 0 beside numbers of size 1 is written 0:
+    What float32 leaves of 0 next to numbers of size 1 is written 0:
 
     >>> number(-7.7e-11)
     '<data value="-7.7e-11">0.000</data>'
@@ -77,14 +77,14 @@ def table(
 
 
 def heading(title: str, about: str) -> str:
-    """What a section is called, and what it shows."""
+    """A section's title, and what it shows."""
     return f'<h2>{escape(title)}</h2><p class="about">{escape(about)}</p>'
 
 
 def listed(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], last: int = 1) -> str:
     """A table whose first cells are words, to be escaped, and whose others are elements.
 
-    The last of the heads stands over so many columns.
+    The last of the heads spans so many columns.
     """
     spans = {len(heads) - 1: f' colspan="{last}"'} if last > 1 else {}
     head = "".join(
@@ -104,9 +104,9 @@ def listed(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], la
 def heat_map(
     values: Tensor, rows: Sequence[str], columns: Sequence[str], title: str, span: Span | None = (0.0, 1.0)
 ) -> str:
-    """A matrix (R, C) as a map; each cell of a small one says its value when the mouse rests on it.
+    """A matrix (R, C) as a map; in a small one, each cell shows its value on hover.
 
-    `span` are the numbers of the darkest and the lightest colour; None: the least and the greatest.
+    `span` gives the numbers of the darkest and the lightest colour; None: the smallest and the largest.
     """
     low, high = span = span or spread(values)
     names, left, top = svg_names([*map(short, rows)], [*map(short, columns)], CELL)
@@ -135,7 +135,7 @@ def small_map(values: Tensor, title: str, span: Span = (0.0, 1.0)) -> str:
 
 
 def picture(values: Tensor, span: Span) -> str:
-    """A map as the address of a picture that carries its own dots; what is not finite is drawn at an end."""
+    """A map as a data URL of a picture; non-finite numbers are drawn as an extreme."""
     dots = heat_png(_finite(values, span), max(1, 96 // max(*values.shape, 1)), span)
     return "data:image/png;base64," + base64.b64encode(dots).decode("ascii")
 
@@ -190,13 +190,13 @@ def bar(share: float) -> str:
 
 
 def spread(values: Tensor) -> Span:
-    """The least and the greatest finite number."""
+    """The smallest and the largest finite number."""
     finite = values[values.isfinite()]
     return (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
 
 
 def short(name: str) -> str:
-    """A label that leaves room for the map."""
+    """A label that leaves space for the map."""
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 

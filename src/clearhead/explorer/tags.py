@@ -1,9 +1,9 @@
-"""What a model says at a place as one answer: a word, a class, or a tag from each of several columns.
+"""A model's prediction at a position as one answer: a word, a class, or a tag from each of several columns.
 
-The columns of a tagger are independent of each other, so that the probability of tags together is the product
-of theirs. An answer of several tags is numbered as in a number system whose digits are the columns'.
+The columns of a tagger are independent of each other, so the probability of several tags together is the
+product of theirs. An answer of several tags is a number whose mixed-radix digits are the columns' tags.
 
-Shapes: T places, C classes of a column, k likeliest answers.
+Shapes: T positions, C classes of a column, k most probable answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from clearhead.data.tag_columns import MARK
 
 
 def by_column(scores: Tensor, columns: Sequence[int]) -> list[Tensor]:
-    """Scores (T, C) as they are, or those of several columns (T, columns, most C) apart, without fillers."""
+    """Scores (T, C) unchanged, or those of several columns (T, columns, most C) split, without padding."""
     return [scores[:, i, :size] for i, size in enumerate(columns)] if columns else [scores]
 
 
@@ -27,14 +27,14 @@ def side_by_side(scores: Tensor, columns: Sequence[int]) -> Tensor:
 
 
 def likeliest(scores: Tensor, columns: Sequence[int], most: int) -> tuple[Tensor, Tensor]:
-    """The numbers of the likeliest answers at each place, best first, and their probabilities, (T, k) each.
+    """The numbers of the most probable answers at each position, best first, and their probabilities, (T, k).
 
     >>> scores = torch.tensor([[0.75, 0.25, 0.0], [0.1, 0.3, 0.6]]).log()  # of two tags, and of three
     >>> ids, chances = likeliest(scores.unsqueeze(0), (2, 3), 3)
     >>> ids.tolist(), [round(p, 3) for p in chances[0].tolist()]
     ([[2, 1, 5]], [0.45, 0.225, 0.15])
     """
-    # The best of all answers begin with the best of what came before: no more need be kept.
+    # The best answers extend the best of the columns so far: no more need be kept.
     ids, chances = torch.zeros(len(scores), 1, dtype=torch.long, device=scores.device), None
     for own in by_column(scores, columns):
         shares, size = own.softmax(-1), own.shape[-1]

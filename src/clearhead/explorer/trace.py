@@ -1,8 +1,8 @@
-"""A text inside a model: every tensor that a model made while it read a text, by name, when it is asked for.
+"""A text inside a model: every tensor that a model computed while it read a text, by name, on demand.
 
-A trace keeps ids, and runs the model again when something is asked for that it has not seen yet. Attention
-weights and scores are made for just the layers and heads that were asked for; everything else comes out of
-the fast kernels, and the model's output is the same with and without looking. In a notebook it draws itself.
+A trace stores ids, and runs the model again for anything that it has not recorded yet. Attention weights and
+scores are computed only for the layers and heads requested; everything else comes from the fast kernels, and
+the model's output is the same whether or not it is observed. In a notebook it draws itself.
 
 Shapes: T target tokens, S source tokens, H heads, L layers.
 """
@@ -30,9 +30,9 @@ from clearhead.explorer.words import Vocabulary, Word, texts
 from clearhead.nn.look import Look
 
 ROOM = 2**28  # bytes of tensors that one trace keeps; the oldest go first
-COSTLY = ("weights", "scores")  # made only for the layers and heads that are asked for
-STREAM = ("*.embedding", "*.output", "*.added")  # what runs through all layers, seen in one pass
-MOST = 40  # tokens of a side that are drawn; a notebook is no place for more
+COSTLY = ("weights", "scores")  # computed only for the layers and heads requested
+STREAM = ("*.embedding", "*.output", "*.added")  # what runs through all layers, recorded in one pass
+MOST = 40  # tokens per side that are drawn; more do not suit a notebook
 
 
 class Trace:
@@ -63,13 +63,13 @@ class Trace:
         self._seen: OrderedDict[tuple[str, int | None], Tensor] = OrderedDict()
         self._taps: frozenset[str] = frozenset()
         self.anatomy = anatomy_of(bundle.model, (self.source_ids, self.target_ids), self.__getitem__)
-        self._steps = self.anatomy.made  # what the model makes between its taps
+        self._steps = self.anatomy.made  # what the model computes between its taps
 
     # -- tensors by name ------------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
-        """Every tensor that can be asked for, in alphabetical order."""
+        """Every available tensor, in alphabetical order."""
         return sorted(self._offered() | set(self._steps))
 
     def __getitem__(self, name: str) -> Tensor:
@@ -80,7 +80,7 @@ class Trace:
             return self._seen[(name, None)]
 
     def ask(self, wanted: Iterable[str]) -> None:
-        """See the tensors of these names or patterns in a single pass, where they were not seen yet."""
+        """Record the tensors of these names or patterns in a single pass, unless they already are."""
         with self._lock:
             offered = self._offered()
             names = {name for name in offered for pattern in wanted if fnmatchcase(name, pattern)}
@@ -89,7 +89,7 @@ class Trace:
                 self._keep(self.look(missing))
 
     def look(self, wanted: str | Iterable[str] | Mapping[str, Sequence[int] | None]) -> Look:
-        """One pass of the model over this text, with a `Look` at what is wanted; nothing is kept."""
+        """One pass of the model over this text, with a `Look` at what is wanted; nothing is stored."""
         look = Look(wanted)
         with torch.no_grad():
             self.bundle.model(*self.inputs, look=look)
@@ -97,7 +97,7 @@ class Trace:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What the model is called with."""
+        """The arguments of the model's call."""
         if self.config.family == "vision":
             return (picture_tensor(self.bundle, self.text).unsqueeze(0).to(self.source_ids.device),)
         return tuple(ids for ids in (self.source_ids, self.target_ids) if ids.numel())
@@ -108,8 +108,8 @@ class Trace:
         """The weights of a kind of attention, `encoder.self`, `decoder.self` or `decoder.cross`.
 
         (T, S) of one head; (H, T, S) of one layer; (L, H, T, S) of all; (L, T, S) of one head in all layers.
-        They are what the layers mix values by. Rows sum to 1, except in some cheaper attentions:
-        `about_weights` says what theirs are. Of all layers, heads that some of them lack are 0.
+        The layers mix values by them. Rows sum to 1, except in some cheaper attentions: `about_weights` says
+        what theirs are. With all layers, heads that some of them lack are 0.
         """
         layers = self.layers_of(kind)
         if layer is not None and not 0 <= layer < layers:
@@ -130,7 +130,7 @@ class Trace:
         return found[0] if layer is not None else torch.stack(found)
 
     def layers_of(self, kind: str) -> int:
-        """How many layers have this kind of attention; a sentence where none has."""
+        """How many layers have this kind of attention; raises an error if none has."""
         counts = self._layers()
         if kind not in counts:
             raise UserError(f"This model has no attention '{kind}': {nearest(str(kind), counts)}")
@@ -147,18 +147,18 @@ class Trace:
         return counts
 
     def sides(self, kind: str) -> tuple[list[Word], list[Word]]:
-        """The tokens that look, and those that are looked at."""
+        """The attending tokens, and the attended ones."""
         rows = self.source if kind == "encoder.self" else self.target
         return rows, self.target if kind == "decoder.self" else self.source
 
     @property
     def logits(self) -> Tensor:
-        """Scores for the token after each place (T, vocabulary); of an encoder, what its head says."""
+        """Scores for the token after each position (T, vocabulary); of an encoder, its head's output."""
         return self["logits"]
 
     @property
     def following(self) -> list[Word]:
-        """The token after each place of the target; after a decoder's last, the most probable one.
+        """The token after each position of the target; after a decoder's last, the most probable one.
 
         A model with a head predicts no token.
         """
@@ -168,10 +168,10 @@ class Trace:
         return self._writer.words(ids)
 
     def word(self, id: int) -> Word:
-        """A token of the vocabulary that is written."""
+        """A token of the output vocabulary."""
         return self._writer.word(id)
 
-    # -- how it looks ---------------------------------------------------------------------------------
+    # -- display --------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         sides = [("source", self.source), ("target", self.target)]
@@ -179,7 +179,7 @@ class Trace:
         return f"Trace({self.config.family}, {', '.join(counted)})"
 
     def _repr_html_(self) -> str:
-        """Small heat maps of the attention, for notebooks; a page in itself, without any script."""
+        """Small heat maps of the attention, for notebooks; a self-contained page, without any script."""
         drawn = ""
         for kind, layers in sorted(self._layers().items(), reverse=True):
             layer = max(layers - 2, 0) if kind == "decoder.cross" else layers - 1
@@ -209,7 +209,7 @@ class Trace:
             self._keep(self.look(_group(name, self._taps)))
 
     def _weights(self, names: list[str], head: int | None) -> list[Tensor]:
-        """Weights by name, of one head or of all; only what was not seen yet is computed."""
+        """Weights by name, of one head or of all; only what was not recorded yet is computed."""
         missing = [name for name in names if not {(name, head), (name, None)} & set(self._seen)]
         found = {}
         if missing:
@@ -225,7 +225,7 @@ class Trace:
         self._remember({(name, None): tensor[0] for name, tensor in look.seen.items()})
 
     def _remember(self, fresh: dict[tuple[str, int | None], Tensor]) -> None:
-        """Keep what is new; where that is too much, what was longest unused goes."""
+        """Store what is new; if that is too much, the least recently used goes."""
         self._seen.update(fresh)
         sizes = {key: one.numel() * one.element_size() for key, one in self._seen.items()}
         excess = sum(sizes.values()) - ROOM
@@ -236,7 +236,7 @@ class Trace:
 
 
 def _group(name: str, taps: frozenset[str]) -> list[str]:
-    """What is looked at together with a name: what is cheap and shown beside it."""
+    """What is recorded together with a name: what is cheap and shown next to it."""
     part, _, last = name.rpartition(".")
     if last in COSTLY or not part:
         return [name]

@@ -1,7 +1,7 @@
-"""View 1 for a model that labels: what it says of a text, how sure it is, and which words carried it.
+"""View 1 for a model that labels: what it says about a text, how certain it is, and which words matter.
 
-The words of a text with a class or a number are left out one at a time and the rest is read anew: exact, no
-gradient and no estimate. In a long text neighbouring words are left out together, as many as keep the work
+For a text with a class or a number, words are left out one at a time and the rest is read again: exact, with
+no gradient and no estimate. In a long text neighbouring words are left out together, as many as keep the work
 within bounds, and the answer says how many. A tagger's answer is the tag of each word. Knows nothing about
 the page.
 
@@ -29,21 +29,21 @@ from clearhead.text.framing import Framed
 
 TOKENS = 40_000  # most that all shortened texts together may have
 FEWEST = 8  # parts of a text that are left out in any case
-BATCH = 4096  # tokens read side by side
-SHOWN = 3  # likeliest tags of a word
+BATCH = 4096  # tokens per batch
+SHOWN = 3  # most probable tags of a word
 
 Span = tuple[int, int]  # characters of the text, from and to
-Effect = Callable[[Tensor], Plain]  # what is said where a part was left out, from the scores without it
+Effect = Callable[[Tensor], Plain]  # from the scores without a part to what is reported
 
 
 def verdict(session: Session, text: str) -> Plain:
-    """What a model says of a text, its class or its number, and what that rests on, or each word's tag."""
+    """A model's class or number for a text, and what that rests on, or each word's tag."""
     kind = session.config.head.kind
     if kind == "tag":
         return _tags_of(session, text)
     if kind not in ("classify", "number"):
         raise UserError("This model labels neither texts nor words: open a classifier or a tagger.")
-    if session.family == "vision":  # a picture has no words that could be left out
+    if session.family == "vision":  # a picture has no words to leave out
         said, _ = _class_of(session, session.trace(text).logits)
         return {"kind": kind, **said, "parts": [], "together": 1}
     spans, whole, changed = _left_out(session, text)
@@ -72,7 +72,7 @@ def _left_out(session: Session, text: str) -> tuple[list[Span], Tensor, dict[int
 
 
 def _number_of(session: Session, scores: Tensor) -> tuple[Plain, Effect]:
-    """What the model says of a text, and what that would be with other scores."""
+    """What the model says about a text, and what it would say with other scores."""
     mean, deviation = scale_of(session.bundle)
     whole = mean + deviation * float(scores)
 
@@ -91,7 +91,7 @@ def _class_of(session: Session, scores: Tensor) -> tuple[Plain, Effect]:
     def effect(without: Tensor) -> Plain:
         rest = without.log_softmax(-1)
         return {
-            "support": float(whole[chosen] - rest[chosen]),  # positive: the part speaks for the label
+            "support": float(whole[chosen] - rest[chosen]),  # positive: the part supports the label
             "p": float(rest[chosen].exp()),
             "label": names[int(rest.argmax())],
         }
@@ -100,7 +100,7 @@ def _class_of(session: Session, scores: Tensor) -> tuple[Plain, Effect]:
 
 
 def _spans(session: Session, text: str) -> list[Span]:
-    """Where the words stand: between spaces or, in a text without any, what its tokens cover."""
+    """Where the words are: between spaces or, in a text without any, what its tokens cover."""
     words = [found.span() for found in re.finditer(r"\S+", text)]
     if len(words) != 1:
         return words
@@ -110,7 +110,7 @@ def _spans(session: Session, text: str) -> list[Span]:
 
 
 def _joined(spans: list[Span], most: int) -> list[Span]:
-    """As many neighbours together as leave at most so many parts.
+    """Merge as many neighbours as leave at most so many parts.
 
     >>> _joined([(0, 2), (3, 5), (6, 8)], most=2)
     [(0, 5), (6, 8)]
@@ -136,7 +136,7 @@ def _read(session: Session, text: str) -> tuple[int, ...] | None:
         return None
     try:
         return read_text(session.bundle, text)
-    except UserError:  # nothing is left of it when it is cut into tokens
+    except UserError:  # nothing is left of it after tokenisation
         return None
 
 

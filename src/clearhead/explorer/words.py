@@ -1,7 +1,7 @@
-"""Tokens as a person can read them, what kind each is, and tensors as JSON.
+"""Tokens in readable form, the kind of each, and tensors as JSON.
 
 A space is shown as ␣, a line break as ⏎, and a token that is only part of a letter as the bytes it holds,
-⟨C3⟩: whatever a vocabulary is made of, the text is valid and visible. Knows nothing about models.
+⟨C3⟩: whatever a vocabulary consists of, the text is valid and visible. Knows nothing about models.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clearhead.decoding.backend import Symbols
 from clearhead.text.parts import BYTE_LETTERS
 from clearhead.text.tokenizer import Tokenizer
 
-Plain = dict[str, Any]  # what a view answers with: JSON
+Plain = dict[str, Any]  # a view's answer: JSON
 Kind = Literal["special", "punctuation", "word"]
 
 _BYTES = {letter: byte for byte, letter in enumerate(BYTE_LETTERS)}
@@ -33,12 +33,12 @@ class Word(TypedDict):
     """One token of a text."""
 
     id: int
-    text: str  # as a person can read it
+    text: str  # readable
     kind: Kind  # punctuation: anything without a letter or a digit
 
 
 class Vocabulary:
-    """The tokens of a tokenizer as words; each is worked out once.
+    """The tokens of a tokenizer as words; each is computed once.
 
     >>> vocabulary = Vocabulary(Tokenizer.words("the cat ."))
     >>> [word["kind"] for word in vocabulary.words([1, 4, 5, 6])]
@@ -66,7 +66,7 @@ class Vocabulary:
         return self._known[id].copy()
 
     def text(self, id: int) -> str:
-        """What one token looks like."""
+        """The readable form of one token."""
         return self.word(id)["text"]
 
     def words(self, ids: Iterable[int]) -> list[Word]:
@@ -118,7 +118,7 @@ def _steps(decoder: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _bytes_of(name: str, signs: dict[str, str]) -> bytes:
-    """What a token stands for in a text."""
+    """The bytes of a token in a text."""
     if "continued" in signs:
         name = name.removeprefix(signs["continued"])
     if signs.get("bytes") == "letters" and all(letter in _BYTES for letter in name):
@@ -147,14 +147,14 @@ def _readable(piece: bytes) -> str:
 
 
 def _visible(text: str) -> str:
-    """Without anything that cannot be seen or that a page would show as something else."""
+    """Without anything that is invisible or that a page would display differently."""
     shown = "".join(
         _VISIBLE.get(letter, letter if letter.isprintable() else f"⟨U+{ord(letter):04X}⟩") for letter in text
     )
     return shown or "⟨⟩"
 
 
-LITTLE = np.dtype("<f4")  # whatever the machine's own order of bytes
+LITTLE = np.dtype("<f4")  # whatever the machine's byte order
 
 
 class Packed(TypedDict):
@@ -191,7 +191,7 @@ def unpacked(plain: Packed) -> Tensor:
 
 
 def extent(tensor: Tensor) -> tuple[float, float]:
-    """The least and the greatest of the finite numbers; (0, 0) where there are none.
+    """The smallest and the largest finite number; (0, 0) if there are none.
 
     >>> extent(torch.tensor([0.5, float("-inf"), 2.0]))
     (0.5, 2.0)

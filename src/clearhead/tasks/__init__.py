@@ -1,8 +1,8 @@
 """What a model can be trained for: each task is a file here, and a row in the table `TASKS`.
 
-A task joins what the rooms below offer: how its rows are read and encoded (`data`), what is learned from a
-batch and how large a model it needs (`training`), and how answers are judged (`evaluation`). `jobs` asks the
-task it is given; nobody asks for a task's name.
+A task combines what the packages below offer: how its rows are read and encoded (`data`), what is learned
+from a batch and how large a model it needs (`training`), and how answers are judged (`evaluation`). `jobs`
+uses the task it is given; no code checks a task's name.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ COLUMNS = Columns(
 
 
 def text_demand(facts: Facts, family: Family) -> Demand:
-    """What any one answer for a whole text asks for: it says one thing, however long the text is."""
+    """The demand of any task with one answer per text, however long the text is."""
     tokens = max(min(facts.source_tokens, SMALL - 1), 1)
     passes = Passes(15, 0.5, 60)
     return Demand(
@@ -33,7 +33,7 @@ def text_demand(facts: Facts, family: Family) -> Demand:
         rate=Rate(5e-4, 256, 0.5),
         by_heart=passes.over(tokens),
         fewest_passes=min(FEWEST_EPOCHS, passes.over(tokens) / 3),
-        most_batch=8192,  # one answer a text: the more updates count
+        most_batch=8192,  # one answer per text: the number of updates matters more
         head=family.head,
         pooling="mean" if family.name == "encoder" else "last",
     )

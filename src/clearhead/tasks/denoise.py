@@ -1,4 +1,4 @@
-"""Before any other task: hidden spans of long texts or documents are written again (T5's span corruption)."""
+"""Pretraining: reconstruct hidden spans of long texts or documents (T5's span corruption)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _demand(facts: Facts, family: Family) -> Demand:
     read = replace(
         facts,
         examples=-(-tokens // CONTEXT),
-        source_tokens=round(0.9 * tokens),  # less what is hidden, and a sentinel for each span
+        source_tokens=round(0.9 * tokens),  # without what is hidden, plus a sentinel for each span
         target_tokens=max(round(0.2 * tokens), 1),
     )
     return Demand(

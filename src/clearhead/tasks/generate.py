@@ -1,4 +1,4 @@
-"""Long texts or documents, of which every token is predicted from those before it."""
+"""Language modelling: predict every token of long texts or documents from those before it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COLUMNS = Columns(
     targets=("text", "document", "content", "story", "body", "article", "sentence"),
     noun="rows",
 )
-LONG_TEXT_MODEL = (  # what models of long texts customarily are
+LONG_TEXT_MODEL = (  # the usual choices for models of long texts
     ROTARY,
     Choice("model.embedding.scale", False, "rotary positions are not added to the embedding"),
     Choice("model.feedforward.activation", "gelu", "usual for language models"),

@@ -16,7 +16,7 @@ COLUMNS = Columns(
 
 def _demand(facts: Facts, family: Family) -> Demand:
     picture = facts.picture or PictureFacts()
-    tokens = max(facts.source_tokens // 4, 1)  # patches that lie side by side say nearly the same
+    tokens = max(facts.source_tokens // 4, 1)  # adjacent patches carry nearly the same information
     passes = Passes(7, 0.5, 60)
     return Demand(
         facts=facts,

@@ -1,4 +1,4 @@
-"""Before any other task: hidden tokens of long texts or documents are found again from both sides (BERT).
+"""Pretraining: predict hidden tokens of long texts or documents from both sides (BERT).
 
 BERT's second objective, whether one text follows another, is left out on purpose: RoBERTa, ALBERT and others
 found that models do as well or better without it, and whole documents make longer contexts.
@@ -23,7 +23,7 @@ CONTEXT = 128  # tokens of a chunk
 
 def _demand(facts: Facts, family: Family) -> Demand:
     tokens = max(facts.target_tokens, 1)
-    # every token is read, and few are predicted
+    # every token is read, but few are predicted
     read = replace(facts, examples=-(-tokens // CONTEXT), source_tokens=tokens, target_tokens=0)
     return Demand(
         facts=read,

@@ -1,4 +1,4 @@
-"""Pieces of music, of which every event is predicted from those before it."""
+"""Pieces of music: predict every event from those before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A number for each text, or for two texts together: how alike they are, how good a review is."""
+"""A number for each text, or for two texts together: how similar they are, how good a review is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long texts with short ones that say the same: as translation, but for lengths and for how it is judged."""
+"""Long texts with short summaries: as translation, except for lengths and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task is: a small object over what the rooms below offer."""
+"""What a task is: a small object on top of the packages below."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Family(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Everything that is one task's own. The first of its families is chosen where nobody says."""
+    """Everything specific to one task. The first of its families is the default."""
 
     name: str
     columns: Columns
@@ -38,11 +38,11 @@ class Task:
     demand: Callable[[Facts, Family], Demand]
     judge: Judge
     defaults: tuple[Choice, ...] = ()  # settings of its data that are known before the corpus is read
-    command: str = "translate"  # what one does with a trained bundle
-    given: str = '"…"'  # and what that command is given, as an example
+    command: str = "translate"  # the command that uses a trained bundle
+    given: str = '"…"'  # what that command is given, as an example
 
     def family(self, name: str | None = None) -> Family:
-        """A family by its name; None: the usual one. A sentence for one that makes no sense here."""
+        """A family by its name; None: the default. Raises an error for one that makes no sense here."""
         for one in self.families:
             if name is None or one.name == name:
                 return one
@@ -62,7 +62,7 @@ class Task:
         """How examples are encoded for a family; `two`: two texts are read together.
 
         `corruption`: how much is hidden, for the tasks that hide something. `transpose`: by how many
-        semitones pieces of music move at most.
+        semitones pieces of music are shifted at most.
         """
         found = self.family(family).encoding
         if corruption is not None and isinstance(found, Hiding):
@@ -74,7 +74,7 @@ class Task:
         return replace(found, two=True) if two else found
 
     def sized(self, facts: Facts, family: str | None = None, two: bool = False) -> Demand:
-        """What it asks of a model, in numbers."""
+        """What it demands of a model, in numbers."""
         found = self.demand(facts, self.family(family))
         if two and found.family == "encoder":
             kinds = Choice("model.embedding.token_types", 2, "tells the second text from the first")
@@ -83,7 +83,7 @@ class Task:
 
 
 def labels_objective(config: ObjectiveConfig) -> Objective:
-    """Cross-entropy, as most tasks have it."""
+    """Cross-entropy, as in most tasks."""
     if config.consistency:
         return ConsistentObjective(config.label_smoothing, config.consistency)
     return LabelObjective(config.label_smoothing, config.z_loss)

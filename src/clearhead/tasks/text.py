@@ -1,7 +1,7 @@
-"""Several tasks in one model, T5's way: every task is text in, text out, and a prefix says which is meant.
+"""Several tasks in one model, as in T5: every task is text in, text out, and a prefix names the task.
 
-The corpora of a recipe have a `prefix` and an `answer` each: translations and summaries are written, and so
-are the names of classes and numbers.
+Each corpus of a recipe has a `prefix` and an `answer`: the model writes translations and summaries, but also
+names of classes and numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TEXT = Task(
         Family("decoder", "text and answer in one sequence", JoinedPairs(_COLUMNS)),
     ),
     objective=labels_objective,
-    demand=SUMMARISE.demand,  # which counts both sides, for any of them may be the long one
+    demand=SUMMARISE.demand,  # counts both sides, for either may be the long one
     judge=Mixture("text"),
     defaults=SUMMARISE.defaults,
 )

@@ -1,4 +1,4 @@
-"""Pairs of texts: the source is read, the target is written."""
+"""Pairs of texts: the model reads the source and writes the target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ACCURACY = Choice(
 
 
 def pairs_demand(facts: Facts, family: Family, tokens: int, passes: Passes, rate: Rate) -> Demand:
-    """What any pairs of texts ask for."""
+    """The demand of any task on pairs of texts."""
     return Demand(
         facts=facts,
         family=family.name,

@@ -1,7 +1,7 @@
-"""Proof on the user's own model: every promise of decoding, tested and told in numbers.
+"""Proof on the user's own model: every promise of decoding, tested and reported in numbers.
 
-Beside `evaluation`, which says how good a model is, this says whether its answers are right: what the
-definition gives, however fast, batched or compressed. Knows nothing about training.
+`evaluation` says how good a model is; this says whether its answers are correct: what the definition gives,
+however fast, batched or compressed. Knows nothing about training.
 """
 
 from __future__ import annotations

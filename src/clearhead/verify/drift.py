@@ -1,4 +1,4 @@
-"""Checks of other number formats and of the C++ way: how far their scores are from the exact ones.
+"""Checks of other number formats and of the C++ engine: how far their scores are from the exact ones.
 
 Shapes: V vocabulary.
 """
@@ -21,12 +21,12 @@ from clearhead.verify.subject import Subject
 
 NATIVE = "C++ float32 = PyTorch"
 DRIFT: dict[Dtype, str] = {"bf16": "drift of bf16 (nats)", "int8": "drift of int8 (nats)"}
-# float32 sums in another order: 1e-5 of a log-probability as a rule
+# float32 sums in another order: usually 1e-5 of a log-probability
 NATIVE_BOUND = 1e-3
 
 
 def native(subject: Subject) -> Check:
-    """The compiled engine's log-probabilities in float32 are PyTorch's."""
+    """The compiled engine's log-probabilities in float32 equal PyTorch's."""
     writer = Writer(subject.bundle)
     if writer.why_not_native is not None:
         return skip(NATIVE, f"The C++ engine cannot run this model here: {_clause(writer.why_not_native)}.")
@@ -62,13 +62,13 @@ def drift(subject: Subject, dtype: Dtype) -> Check:
 
 
 def _both(subject: Subject, writer: Writer) -> tuple[list[Tensor], list[Tensor]]:
-    """The log-probabilities of one and the same walk: by the writer's rows, and by exact passes."""
+    """The log-probabilities of the same walk: by the writer's rows, and by exact passes."""
     seen = walk(writer.rows(Options()), subject.given, subject.limits(), subject.ordinary, subject.seed)
     return [one.logp.cpu() for one in seen], [one.cpu() for one in subject.passes.all_of(seen)]
 
 
 def _alike(subject: Subject, writer: Writer) -> float:
-    """chrF of the texts that are written, against those of float32 (0 to 100)."""
+    """chrF of the written texts against those of float32 (0 to 100)."""
     options = Options(max_length=subject.effort.write)
     both = []
     for one in (writer, subject.writer):

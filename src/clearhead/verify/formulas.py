@@ -1,6 +1,6 @@
-"""Checks of what shapes scores: every penalty against its formula, every cut-off against its set of tokens.
+"""Checks of processors: every penalty against its formula, every cut-off against its set of tokens.
 
-On this model's own scores, and on what whole searches then write.
+They run on this model's own scores, and on what whole searches then write.
 
 Shapes: R rows, L tokens written, V vocabulary.
 """
@@ -26,11 +26,11 @@ PENALTIES = "penalties = their formulas"
 CUTOFFS = "cut-offs = their sets"
 # float32 keeps seven digits of a score; one more may be lost on the way
 BOUND = 1e-5
-WRITTEN = 6  # tokens that stand before the one that is looked at
+WRITTEN = 6  # tokens before the one that is examined
 
 
 def penalties(subject: Subject) -> Check:
-    """Repetition, frequency, presence, no-repeat, bias, bans, prefix, least and most length."""
+    """Repetition, frequency, presence, no-repeat, bias, bans, prefix, minimum and maximum length."""
     found = {name: _difference(subject, options) for name, options in _settings(subject).items()}
     broken = _broken(subject)
     worst = max(found.values())
@@ -60,7 +60,7 @@ def cutoffs(subject: Subject) -> Check:
     for name, cut in settings.items():
         wrong[name], options = 0, Options(sample=True, **cut)
         for logp, written, number in _histories(subject):
-            # a few values are made equal, so that ties are met
+            # a few values are made equal, to test ties
             tied = logp.clone()
             tied[0, 0::5] = tied[0, 0]
             for scores in (logp, tied):
@@ -109,7 +109,7 @@ def _words(subject: Subject) -> tuple[int, int, int]:
 
 
 def _histories(subject: Subject) -> list[tuple[Tensor, Ids, int]]:
-    """Scores (1, V) after texts of a few words, in which words and their neighbours return."""
+    """Scores (1, V) after texts of a few words, in which words and their neighbours recur."""
     a, b, c = _words(subject)
     found: list[tuple[Tensor, Ids, int]] = []
     wholes: list[Ids] = [(), (a,), (a, b), (a, b, a, c, a, b), (c, c, b, c, c, b)]
@@ -128,7 +128,7 @@ def _past(subject: Subject, written: Ids, number: int) -> Past:
 
 
 def _difference(subject: Subject, options: Options) -> float:
-    """The largest of any score, relative to it above 1; infinite if other tokens are ruled out."""
+    """The largest difference of any score, relative to it above 1; infinite if other tokens are ruled out."""
     made = pipeline(options, subject.symbols, subject.config.vocabulary, subject.has_source)
     worst = 0.0
     for logp, written, number in _histories(subject):
@@ -147,7 +147,7 @@ def _difference(subject: Subject, options: Options) -> float:
 def _kept(
     subject: Subject, options: Options, scores: Tensor, written: Ids, number: int
 ) -> tuple[list[plain.Flags], plain.Flags, plain.Flags]:
-    """(V,) which tokens are drawn: by decoding's short way and by its processors; which must be, and may be.
+    """(V,) which tokens are drawn: by decoding's fast path and by its processors; which must be, and may be.
 
     The last two differ by tokens that are too near the edge of a set for float32 to tell.
     """
@@ -166,7 +166,7 @@ def _kept(
 
 
 def _broken(subject: Subject) -> list[str]:
-    """Rules that the texts of whole searches do not keep, in words."""
+    """Rules that the texts of whole searches break, in words."""
     a, b, c = _words(subject)
     most = max(4, subject.effort.write)
     rules = Options(no_repeat=2, banned=((a,), (b, c)), prefix=(b,), min_length=2, max_length=most)

@@ -1,6 +1,6 @@
-"""Two ways to the same scores: a whole text in one pass, and token by token while rows come, split and leave.
+"""Two ways to the same scores: a whole text in one pass, and token by token while rows join, split and leave.
 
-The first is the definition, without any state. The second is how texts are written.
+The first is the definition, without any state. The second is how decoding writes texts.
 
 Shapes: T tokens, V vocabulary.
 """
@@ -22,7 +22,7 @@ Ids = tuple[int, ...]
 
 
 class Seen(NamedTuple):
-    """What a model thought of the next token of one text."""
+    """A model's scores of the next token of one text."""
 
     text: int  # which of the given texts
     written: Ids
@@ -44,7 +44,7 @@ def one_pass(model: nn.Module, symbols: Symbols, given: Ids, written: Ids) -> Te
 
 
 class Passes:
-    """One pass for each text that is asked for; what is known from a longer one is not computed again."""
+    """One pass for each text requested; what a longer one already gave is not computed again."""
 
     def __init__(self, model: nn.Module, symbols: Symbols, given: Sequence[Ids]) -> None:
         self.model, self.symbols, self.given = model, symbols, given
@@ -59,7 +59,7 @@ class Passes:
         return self.known[text, written]
 
     def all_of(self, seen: Sequence[Seen]) -> list[Tensor]:
-        """One pass' answer to each; the longest first, which answer for the shorter."""
+        """The answers from passes; the longest come first, and also answer for the shorter."""
         for one in sorted(seen, key=lambda one: -len(one.written)):
             self(one.text, one.written)
         return [self(one.text, one.written) for one in seen]
@@ -68,10 +68,10 @@ class Passes:
 def walk(
     rows: Rows, given: Sequence[Ids], limits: Sequence[int], ids: Sequence[int], seed: int, width: int = 3
 ) -> list[Seen]:
-    """Lead rows through all that a search may ask of them, by chance but always the same way.
+    """Drive rows through everything that a search may do with them, at random but reproducibly.
 
-    Texts join while others are under way; each goes on in 1 to `width` rows from any of its rows, as beams
-    do, and leaves when it has written all it may.
+    Texts join while others are being written; each continues in 1 to `width` rows from any of its rows, as
+    beams do, and leaves when it has reached its limit.
     """
     chance = random.Random(seed)
     waiting = list(range(len(given)))
@@ -109,7 +109,7 @@ def _noted(lines: Sequence[tuple[int, Ids]], scores: Scores) -> list[Seen]:
 
 
 def largest_difference(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """Of any two numbers that should be equal; infinite where one of them is no number."""
+    """Of any two numbers that should be equal; infinite if one of them is not a number."""
     worst = 0.0
     for a, b in zip(found, wanted, strict=True):
         if a.shape != b.shape:

@@ -1,7 +1,7 @@
-"""What decoding promises, written out plainly a second time: penalties, sets, distributions, beam search.
+"""What decoding promises, implemented plainly a second time: penalties, sets, distributions, beam search.
 
-Slow and simple on purpose, in Python and numpy, one text at a time; shares nothing with `decoding` but the
-settings themselves, its `Options`.
+Slow and simple on purpose, in Python and numpy, one text at a time; shares nothing with `decoding` but its
+`Options`.
 
 Shapes: V vocabulary.
 """
@@ -22,13 +22,13 @@ Flags = NDArray[np.bool_]
 Order = NDArray[np.int64]
 Ids = tuple[int, ...]
 SLACK = 1e-6  # a sum of probabilities has reached its bound within a millionth
-EDGES = (SLACK - 2e-6, SLACK, SLACK + 2e-6)  # float32 scores cannot tell more
+EDGES = (SLACK - 2e-6, SLACK, SLACK + 2e-6)  # float32 scores are no more precise
 
 
 def shaped(logp: Floats, prompt: Ids, written: Ids, options: Options, stops: Ids, forbidden: Ids) -> Floats:
     """(V,) scores of the next token, -inf for what may not follow.
 
-    `prompt` is what the text follows: a decoder's prompt, or the start symbol behind a source.
+    `prompt` is what the text follows: a decoder's prompt, or the start symbol after a source.
     """
     score = logp.astype(np.float64).copy()
     if len(written) < len(options.prefix):
@@ -42,8 +42,8 @@ def shaped(logp: Floats, prompt: Ids, written: Ids, options: Options, stops: Ids
         score[id] = score[id] * options.repetition if score[id] < 0 else score[id] / options.repetition
     for id in set(written):
         score[id] -= options.frequency * written.count(id) + options.presence
-    bans = [one for one in options.banned if not isinstance(one, str)]  # a text would be for another judge
-    for id in {*history, *(one[-1] for one in bans)}:  # no other can end what was met before, or a ban
+    bans = [one for one in options.banned if not isinstance(one, str)]  # other checks cover texts
+    for id in {*history, *(one[-1] for one in bans)}:  # no other id can end a repetition or a ban
         text = (*history, id)
         if options.no_repeat is not None and ends_in_repeat(text, options.no_repeat):
             score[id] = -np.inf
@@ -57,7 +57,7 @@ def shaped(logp: Floats, prompt: Ids, written: Ids, options: Options, stops: Ids
 
 
 def ends_in_repeat(text: Ids, size: int) -> bool:
-    """Whether the last n-gram of a text stands in it before.
+    """Whether the last n-gram of a text already occurs in it.
 
     >>> ends_in_repeat((1, 2, 3, 1, 2), 2), ends_in_repeat((1, 2, 3, 2, 1), 2)
     (True, False)
@@ -73,7 +73,7 @@ def softmax(score: Floats) -> Floats:
 
 
 def narrowed(score: Floats, options: Options, slack: float = SLACK) -> Floats:
-    """(V,) the probabilities that a token is drawn by."""
+    """(V,) the probabilities of drawing each token."""
     score = score / options.temperature
     if options.top_k is not None:
         score = _only(score, by_rank(score)[: options.top_k])
@@ -92,7 +92,7 @@ def narrowed(score: Floats, options: Options, slack: float = SLACK) -> Floats:
 
 
 def kept(score: Floats, options: Options) -> tuple[Flags, Flags]:
-    """(V,) the tokens that must have a chance, and those that may.
+    """(V,) the tokens that must have a nonzero probability, and those that may.
 
     They differ by tokens that are too near the edge of a set for float32 to tell.
     """
@@ -101,7 +101,7 @@ def kept(score: Floats, options: Options) -> tuple[Flags, Flags]:
 
 
 def by_rank(score: Floats) -> Order:
-    """Ids, the best first; of equals the lower id.
+    """Ids, the best first; ties by lower id.
 
     >>> by_rank(np.array([0.1, 0.5, 0.5, 0.2])).tolist()
     [1, 2, 3, 0]
@@ -110,7 +110,7 @@ def by_rank(score: Floats) -> Order:
 
 
 def _until(order: Order, chance: Floats, share: float) -> Order:
-    """The fewest of `order` whose chances reach `share`."""
+    """The fewest of `order` whose probabilities reach `share`."""
     return order[: 1 + int((np.cumsum(chance[order]) < share).sum())]
 
 
@@ -122,7 +122,7 @@ def _only(score: Floats, ids: Order) -> Floats:
 
 # -- beam search -----------------------------------------------------------------------------------------
 
-Divisor = Callable[[int], float]  # by the length, the stop symbol counted
+Divisor = Callable[[int], float]  # by the length, including the stop symbol
 
 
 def divisor(alpha: float, kind: Literal["power", "wu"]) -> Divisor:
@@ -132,19 +132,19 @@ def divisor(alpha: float, kind: Literal["power", "wu"]) -> Divisor:
     return lambda length: ((5 + length) / 6) ** alpha
 
 
-# texts that all have written equally much, given as the parent of each among the former texts and its last
-# token, to their next log-probabilities (V,)
+# texts of equal length, given as the parent of each among the previous texts and its last token, to their
+# next log-probabilities (V,)
 Extend = Callable[[list[int], list[int]], list[Floats]]
 
 
 def beam(
     first: Floats, extend: Extend, places: int, limit: int, stops: Ids, forbidden: Ids
 ) -> list[tuple[float, Ids]]:
-    """Every text that a beam finishes if it always goes on to the very end, with its log-probability.
+    """Every text that a beam finishes if it never stops early, with its log-probability.
 
     At each step all extensions of the live texts are ranked; those that end among the first `places` are
-    finished, and the best `places` others live on. With one place the first end is the answer. At the limit a
-    text gets the stop symbol that it likes best of all tokens, else the first.
+    finished, and the best `places` others stay live. With one place the first end is the answer. At the limit
+    a text gets the stop symbol that it likes best of all tokens, else the first.
     """
     live: list[tuple[float, Ids]] = [(0.0, ())]
     scores = [first]

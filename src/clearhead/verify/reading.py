@@ -26,14 +26,14 @@ from clearhead.verify.subject import Subject
 CACHED = "cached = uncached"
 BATCH = "alone = in any batch"
 KERNEL = "fast kernels = reference"
-# kernels that work in half precision alone are compared with the reference in that precision
+# kernels that only support half precision are compared with the reference in that precision
 KERNEL_BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.25}
 
 Pair = tuple[Ids, Ids]  # what is given, and what is written
 
 
 def cached(subject: Subject) -> Check:
-    """Each step's log-probabilities, with a state, are those of one pass over the whole text without one."""
+    """Each step's log-probabilities, with a state, equal those of one stateless pass over the whole text."""
     seen = walk(subject.rows(), subject.given, subject.limits(), subject.ordinary, subject.seed)
     worst = largest_difference([one.logp for one in seen], subject.passes.all_of(seen))
     what = (
@@ -64,7 +64,7 @@ def batch(subject: Subject) -> Check:
 
 @torch.no_grad()
 def kernels(subject: Subject) -> Check:
-    """The model's output with every attention kernel that can serve it here, against the reference kernel."""
+    """The model's output with every attention kernel that supports it here, against the reference kernel."""
     if not any(
         isinstance(one, MultiHeadAttention | LatentAttention) for one in subject.exact.model.modules()
     ):
@@ -86,7 +86,7 @@ def kernels(subject: Subject) -> Check:
                 break
     if not found:
         return skip(KERNEL, "No kernel other than the reference can compute this model's attention here.")
-    # told of the kernel that comes nearest to its bound, or goes furthest beyond it
+    # report the kernel that comes closest to its bound, or exceeds it the most
     worst = max(found, key=lambda name: found[name] / bounds[name])
     what = f"{_listed(found)} against the kernel 'reference', {len(pairs)} texts"
     details = {"differences": found, "not here": {k: v for k, v in reasons.items() if k not in found}}
@@ -114,7 +114,7 @@ def _kernel_difference(subject: Subject, pairs: Sequence[Pair], kernel: str, dty
 def _outputs(
     model: nn.Module, subject: Subject, pairs: Sequence[Pair], extra: int | None = 0
 ) -> list[Tensor]:
-    """Of each pair its log-probabilities (T, V), from one batch, padded by `extra` columns more than needed.
+    """The log-probabilities (T, V) of each pair, from one batch, padded by `extra` columns more than needed.
 
     None for `extra`: from a packed batch.
     """
@@ -154,7 +154,7 @@ def _begun(subject: Subject, written: Ids) -> Ids:
 
 
 def _padded(rows: Sequence[Ids], extra: int, subject: Subject) -> tuple[Tensor, Tensor]:
-    """Padding holds ids of the vocabulary, not zeros: nothing may depend on them."""
+    """Padding holds ids of the vocabulary, not zeros: no result may depend on them."""
     table, lengths = padded(rows, rows[0][0], subject.device)
     positions = positions_of(subject.config)
     if positions is not None:

@@ -13,14 +13,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was tested, and how it came out.
+    """One thing that was tested, and its result.
 
-    `worst` is the largest difference that was found and `bound` what it was allowed to be; where the name
-    says so (`sampling`), the smallest probability that was found and what it had to reach.
+    `worst` is the largest difference found and `bound` the largest allowed; if the name says so (`sampling`),
+    the smallest probability found and the one it had to reach.
     """
 
     name: str
-    passed: bool  # True as well where it was skipped
+    passed: bool  # also True if skipped
     worst: float
     bound: float
     sentence: str
@@ -29,13 +29,13 @@ class Check:
 
     @property
     def result(self) -> str:
-        """In one word."""
+        """The result in one word."""
         if self.skipped:
             return "skipped"
         return "pass" if self.passed else "FAIL"
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data that goes to JSON, which has no infinity."""
+        """As plain data for JSON, which has no infinity."""
         return {
             "name": self.name,
             "result": self.result.lower(),
@@ -56,14 +56,14 @@ class Report:
     """
 
     checks: list[Check]
-    remarks: tuple[str, ...] = ()  # worth knowing, and no fault
+    remarks: tuple[str, ...] = ()  # worth knowing, but no fault
 
     @property
     def passed(self) -> bool:
         return all(check.passed for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data that goes to JSON."""
+        """As plain data for JSON."""
         return {
             "passed": self.passed,
             "checks": [check.to_dict() for check in self.checks],
@@ -82,6 +82,6 @@ def within(name: str, worst: float, bound: float, subject: str, **details: Any) 
     >>> within("a = b", 2e-3, 1e-3, "3 numbers one by one against one by one").sentence
     '3 numbers one by one against one by one: off by up to 0.002.'
     """
-    passed = worst <= bound  # a difference that is no number fails
+    passed = worst <= bound  # a difference that is not a number fails
     ending = "equal." if worst == 0 else f"off by up to {worst:.2g}."
     return Check(name, passed, worst, bound, f"{subject}: {ending}", details)

@@ -52,8 +52,8 @@ def verify(
 ) -> Report:
     """Test on this very model that decoding does what it promises; without `texts` some are made up.
 
-    `quick` tests less of everything. `draft` is a smaller bundle whose guesses are to be tested. `only` names
-    the checks to make, `effort` says how much exactly. `show`: a progress line where there is a terminal.
+    `quick` tests less of everything. `draft` is a smaller bundle for testing speculative decoding. `only`
+    names the checks to run, `effort` says how much exactly. `show`: a progress line if there is a terminal.
 
     >>> import clearhead
     >>> tokenizer = clearhead.Tokenizer.words("the cat sees a dog and the dog sees a bird")
@@ -85,7 +85,7 @@ def verify(
 def _chosen(
     subject: Subject, draft: Bundle | None, only: Sequence[str] | None
 ) -> dict[str, Callable[[Subject], Check]]:
-    """The checks to make, in their order."""
+    """The checks to run, in order."""
     every = {name: one for name, one in CHECKS.items() if subject.writes or name in OF_ANY_MODEL}
     if not text_to_text.applies(subject):
         del every[text_to_text.TEXTS]
@@ -101,7 +101,7 @@ def _chosen(
 
 
 def _guarded(name: str, check: Callable[[Subject], Check], subject: Subject) -> Check:
-    """A check that breaks off has failed, and the others are still made."""
+    """A check that raises has failed, and the others still run."""
     try:
         return check(subject)
     except Exception as error:

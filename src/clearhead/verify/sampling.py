@@ -1,4 +1,4 @@
-"""The check of sampling: how often each text is drawn, against what the settings state (χ²)."""
+"""The check of sampling: how often each text is drawn, against the distribution of its options (χ²)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from clearhead.verify.report import Check
 from clearhead.verify.subject import Subject
 
 SAMPLING = "sampling = its distribution (p)"
-# Draws from the true distribution fall below it once in ten thousand times. The seed is fixed: if they pass
-# on a model today, they pass tomorrow.
+# Draws from the true distribution fall below it once in ten thousand times. The seed is fixed, so a model
+# that passes today passes tomorrow.
 LEAST = 1e-4
-FEWEST = 5.0  # draws to be expected of a text that is counted by itself, for χ² to hold
+FEWEST = 5.0  # expected draws of a text that is counted by itself, for χ² to hold
 TOGETHER = 64  # texts drawn from one request
 
 SETTINGS = {
@@ -33,7 +33,7 @@ PAIRS = Options(sample=True, temperature=1.3, top_k=3)
 
 
 def sampling(subject: Subject) -> Check:
-    """Draws of one token under several settings, and of texts of two tokens."""
+    """Draws of one token under several options, and of texts of two tokens."""
     draws = subject.effort.draws
     found: dict[str, float] = {}
     for at, (name, options) in enumerate(SETTINGS.items()):
@@ -65,7 +65,7 @@ def _compared(
             stops, forbidden = subject.symbols.stops, subject.symbols.forbidden
             scores = plain.shaped(logp, subject.before(number), text, options, stops, forbidden)
             shares = plain.narrowed(scores, options)
-            # at the edge of a set a token may be drawn after all, though its chance is next to none
+            # at the edge of a set a token may be drawn after all, with almost no probability
             for id in np.flatnonzero(plain.kept(scores, options)[1]).tolist():
                 if id in stops:
                     chances[text] = chances.get(text, 0.0) + chance * float(shares[id])
@@ -88,7 +88,7 @@ def _drawn(subject: Subject, number: int, options: Options, length: int, draws: 
 
 
 def _p_value(counts: Counter[Ids], chances: dict[Ids, float]) -> float:
-    """The chance of counts at least as far from what is expected; 0 if something impossible was drawn.
+    """The probability of counts at least this far from expectation; 0 if something impossible was drawn.
 
     >>> fair = {(0,): 0.5, (1,): 0.5}
     >>> round(_p_value(Counter({(0,): 60, (1,): 40}), fair), 4), _p_value(Counter({(2,): 1}), fair)
@@ -101,7 +101,7 @@ def _p_value(counts: Counter[Ids], chances: dict[Ids, float]) -> float:
     rare = [one for one in both if one[0] < FEWEST]
     bins = both[len(rare) :]
     expected, drawn = (sum(column) for column in zip(*rare, strict=True)) if rare else (0.0, 0)
-    if expected < FEWEST and bins:  # too few for a place of their own: counted with the rarest
+    if expected < FEWEST and bins:  # too few to be counted separately: counted with the rarest
         expected, drawn = expected + bins[0][0], drawn + bins[0][1]
         del bins[0]
     bins.append((expected, drawn))

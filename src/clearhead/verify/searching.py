@@ -1,4 +1,4 @@
-"""Checks of searches: neighbours do not matter, one place is greedy, scores are true, stopping costs nothing.
+"""Checks of searches: neighbours do not matter, beam 1 is greedy, scores are true, stopping is exact.
 
 Shapes: R rows, V vocabulary.
 """
@@ -34,12 +34,12 @@ STOPPING = "stopping costs nothing"
 DRAFT = "speculative = greedy"
 
 WIDTHS = (1, 2, 4, 8)
-# Of two minds at first, when ending looks well, and sure of itself later: long texts win in the end.
+# Undecided at first, when ending looks good, and confident later: long texts win in the end.
 LATE = ((0.9, 0.3), (0.9, 0.3), (0.05, 0.1))
-# An end comes in sight at once, and a much better one soon: it must be waited for.
+# An end is near at once, and a much better one soon after: the search must wait for it.
 SOON = ((0.5, 0.02), (0.3, 0.9))
-RANKS = 64  # tokens that have a chance at all
-# The further a divisor still grows (2.0) or falls (-1.0), the more a wrong stopping bound does.
+RANKS = 64  # tokens with any probability at all
+# The further a divisor still grows (2.0) or falls (-1.0), the more harm a wrong stopping bound does.
 PENALTIES = (
     LengthPenalty(1.0),
     LengthPenalty(2.0),
@@ -50,7 +50,7 @@ PENALTIES = (
 
 
 def neighbours(subject: Subject) -> Check:
-    """What is written for a text does not depend on the texts beside it, their order or the room."""
+    """What is written for a text does not depend on the other texts, their order or the capacity."""
     most = subject.effort.write
     asked = {
         "greedy": Options(max_length=most),
@@ -85,7 +85,7 @@ def neighbours(subject: Subject) -> Check:
 
 
 def _writers(subject: Subject) -> dict[str, Writer]:
-    """The ways that are promised not to care about neighbours; a GPU needs float64 to be sure of it."""
+    """The engines that promise independence from neighbours; a GPU needs float64 to guarantee it."""
     if subject.device.type != "cpu":
         return {"PyTorch": subject.exact_writer}
     native = Writer(subject.bundle)
@@ -94,7 +94,7 @@ def _writers(subject: Subject) -> dict[str, Writer]:
 
 
 def greedy(subject: Subject) -> Check:
-    """A beam with one place writes what greedy search writes."""
+    """A beam of size 1 writes what greedy search writes."""
     numbers = subject.numbers
     options = Options(max_length=subject.effort.write)
     wanted = subject.decode(subject.exact_writer, options, numbers)
@@ -104,7 +104,7 @@ def greedy(subject: Subject) -> Check:
 
 
 def speculative(subject: Subject, draft: Bundle) -> Check:
-    """Greedy texts with and without the guesses of a smaller model, in the exact copy."""
+    """Greedy texts with and without the drafts of a smaller model, in the exact copy."""
     numbers = subject.numbers
     options = Options(max_length=subject.effort.write)
     wanted = subject.decode(subject.exact_writer, options, numbers)
@@ -130,7 +130,7 @@ def speculative(subject: Subject, draft: Bundle) -> Check:
 
 
 def refuse_unlike(subject: Subject, draft: Bundle) -> None:
-    """A sentence for a smaller model whose tokens are not this model's."""
+    """Raise an error for a smaller model whose tokens are not this model's."""
     for large, small in (
         (subject.bundle.tokenizer, draft.tokenizer),
         (subject.bundle.source_tokenizer, draft.source_tokenizer),
@@ -149,7 +149,7 @@ def _same_texts(
     what: str,
     details: Mapping[str, Any] | None = None,
 ) -> Check:
-    """A check of two ways to the same text: all tokens, and how likely it is."""
+    """A check of two ways to the same text: all tokens, and its probability."""
     unlike = sum(a.ids != b.ids for a, b in pairs)
     worst = max(abs(a.logp - b.logp) for a, b in pairs)
     if not unlike:
@@ -159,7 +159,7 @@ def _same_texts(
 
 
 def _beam_itself(subject: Subject) -> MakeSearch:
-    """The beam's own code for any width; `Options(beam=1)` never reaches it by itself."""
+    """The beam's own code for any width; `Options(beam=1)` would never reach it."""
 
     def make(batch: Batch) -> Beam:
         made = pipeline(batch.options, batch.symbols, batch.vocabulary, subject.has_source)
@@ -169,7 +169,7 @@ def _beam_itself(subject: Subject) -> MakeSearch:
 
 
 def forced(subject: Subject) -> Check:
-    """The log-probabilities and the score of what a beam found are those of forced decoding."""
+    """The log-probabilities and the score of what a beam found equal those of forced decoding."""
     numbers = subject.numbers
     worst = 0.0
     texts = 0
@@ -196,9 +196,9 @@ def forced(subject: Subject) -> Check:
 class Winding:
     """Rows of a model on which a wrong stopping rule shows.
 
-    That is where texts of unlike length compete and what looks bad now turns out well; many a model never
-    comes there. The tokens' order is the model's own, and probabilities are laid over it: at each place of
-    `turns` nearly a geometric series with this ratio, and this share for the stop symbol.
+    It shows where texts of different lengths compete and what looks bad now turns out well; many models never
+    get there. The tokens keep the model's own order, with new probabilities: at each position of `turns`
+    nearly a geometric series with this ratio, and this share for the stop symbol.
     """
 
     def __init__(self, rows: Rows, stops: Sequence[int], turns: Sequence[tuple[float, float]]) -> None:
@@ -238,10 +238,10 @@ class Winding:
 
 
 def stopping(subject: Subject) -> Check:
-    """A beam that stops early finds what it would have found by going on to the end, for every width.
+    """A beam that stops early finds what it would have found by continuing to the end, for every width.
 
-    Apart from that, a wider beam prunes otherwise, so that now and then its answer scores lower than a
-    narrower one's: these are counted, and no fault.
+    Independently of that, a wider beam prunes differently, so now and then its answer scores lower than a
+    narrower one's: these cases are counted, and are no fault.
     """
     shortest = sorted(subject.numbers, key=lambda n: len(subject.given[n]))
     numbers = shortest[: subject.effort.searched]

@@ -1,7 +1,7 @@
-"""The model under test, made ready: copies in the number formats that checks need, texts, and how much to do.
+"""The model under test: copies in the number formats that checks need, texts, and how much to test.
 
-How many texts and tokens a check gets depends on the model's size and on nothing else, so that two runs on
-one model are the same run.
+How many texts and tokens a check gets depends only on the model's size, so two runs on one model are the
+same run.
 
 Shapes: V vocabulary.
 """
@@ -30,7 +30,7 @@ from clearhead.models.config import ModelConfig
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.verify.passes import Passes
 
-# Parameters: the fewer there are, the more is tested; above the last, float64 has no room.
+# Parameters: the fewer there are, the more is tested; above the last, float64 does not fit in memory.
 TINY, SMALL, LARGE = 10**6, 10**7, 10**9
 
 
@@ -40,10 +40,10 @@ class Effort:
 
     texts: int
     longest: int  # tokens of a text that is read
-    write: int  # tokens that are written for one
+    write: int  # tokens written for one
     draws: int  # of each distribution
     searched: int  # texts for which beams of all widths are compared
-    long: int = 0  # tokens that are written for one text where states are tested: their buffers must grow
+    long: int = 0  # tokens written for one text when states are tested: their buffers must grow
 
     @classmethod
     def of(cls, parameters: int, quick: bool) -> Effort:
@@ -56,19 +56,19 @@ class Effort:
 
 @dataclass
 class Subject:
-    """A model under test, with its texts. `bundle` is float32, `exact` float64 where there is room for it."""
+    """A model under test, with its texts. `bundle` is float32, `exact` float64 if it fits in memory."""
 
     bundle: Bundle
     exact: Bundle
     texts: tuple[str, ...]
-    given: tuple[tuple[int, ...], ...]  # of each text what the model reads
+    given: tuple[tuple[int, ...], ...]  # what the model reads for each text
     effort: Effort
     seed: int
     _rows: dict[object, Rows] = field(default_factory=dict)
 
     @property
     def numbers(self) -> range:
-        """Of all texts."""
+        """The indices of all texts."""
         return range(len(self.given))
 
     @property
@@ -81,12 +81,12 @@ class Subject:
 
     @cached_property
     def has_source(self) -> bool:
-        """Whether a given text is a source, and no prompt to continue."""
+        """Whether a given text is a source, not a prompt to continue."""
         return translates(self.bundle)
 
     @property
     def reads_apart(self) -> bool:
-        """Whether the model has an encoder for what it is given."""
+        """Whether the model has a separate encoder for its input."""
         return self.config.family in WITH_SOURCE
 
     @property
@@ -98,14 +98,14 @@ class Subject:
         return symbols_of(self.bundle)
 
     def before(self, number: int) -> tuple[int, ...]:
-        """What a text follows, so that penalties on what has occurred count it."""
+        """What a text follows, which penalties on earlier tokens count."""
         if not self.has_source:
             return self.given[number]
         return () if self.symbols.start is None else (self.symbols.start,)
 
     @cached_property
     def writer(self) -> Writer:
-        """The float32 model, driven by PyTorch."""
+        """The float32 model, run by PyTorch."""
         return Writer(self.bundle, way="torch")
 
     @cached_property
@@ -114,14 +114,14 @@ class Subject:
 
     @cached_property
     def passes(self) -> Passes:
-        """Whole passes of the exact copy, each made once for all checks."""
+        """Whole passes of the exact copy, each computed once for all checks."""
         return Passes(self.exact.model, self.symbols, self.given)
 
     @property
     def bound(self) -> float:
-        """How far two ways to the same log-probability may be apart in the exact copy.
+        """How far two ways to the same log-probability may differ in the exact copy.
 
-        Rounding leaves 1e-13 or so of float64 and 1e-5 of float32, a mistake far more than either bound.
+        Rounding costs about 1e-13 in float64 and 1e-5 in float32, a mistake far more than either bound.
         """
         return 1e-9 if next(self.exact.model.parameters()).dtype == torch.float64 else 1e-3
 
@@ -134,16 +134,16 @@ class Subject:
         return [id for id in range(most) if id not in special]
 
     def limit(self, number: int, most: int | None = None) -> int:
-        """Tokens that may be written for text `number`: `most`, if the model has positions for so many."""
+        """Tokens that may be written for text `number`: `most`, if the model has that many positions."""
         return limit_of(self.config, len(self.given[number]), self.effort.write if most is None else most)
 
     def limits(self) -> list[int]:
-        """Of each text as `limit`, the first one's long enough for buffers to grow."""
+        """The `limit` of each text; the first one's is long enough for buffers to grow."""
         first = self.limit(0, max(self.effort.long, self.effort.write))
         return [first, *(self.limit(number) for number in range(1, len(self.given)))]
 
     def target(self, number: int, length: int | None = None) -> tuple[int, ...]:
-        """Some ids that could have been written for text `number`: always the same, and of unlike lengths."""
+        """Some ids that could have been written for text `number`: always the same, of different lengths."""
         chance = random.Random(self.seed * 1000 + number)
         most = self.limit(number)
         size = chance.randint(min(2, most), most) if length is None else min(length, most)
@@ -156,8 +156,8 @@ class Subject:
     def decode(
         self, writer: Writer, options: Options, numbers: Sequence[int], room: int = 64
     ) -> dict[int, list[Hypothesis]]:
-        """What a writer's search writes for some of the texts, all of them in one run of the engine."""
-        # rows are made once and used again, for compiled ones copy all weights
+        """What a writer's search writes for some of the texts, all in one run of the engine."""
+        # rows are created once and reused, for compiled ones copy all weights
         key = (writer, extras_of(options))  # kept alive: another could get the id of one that is gone
         rows = self._rows.pop(key, None) or writer.rows(options)
         found = self.search(rows, writer.search, options, numbers, room)
@@ -167,14 +167,14 @@ class Subject:
     def search(
         self, rows: Rows, make: MakeSearch, options: Options, numbers: Sequence[int], room: int = 64
     ) -> dict[int, list[Hypothesis]]:
-        """The same with rows and a search of one's own."""
+        """The same with the caller's own rows and search."""
         requests = [Request(self.given[n], self.limit(n, options.max_length), options) for n in numbers]
         engine = rows_engine(rows, self.symbols, make, room)
         return {numbers[at]: texts for at, texts in engine.run(requests)}
 
 
 def prepare(bundle: Bundle, texts: Sequence[str] | None, effort: Effort, seed: int) -> Subject:
-    """Make a bundle ready; without `texts` some are made up from its vocabulary."""
+    """Prepare a bundle; without `texts` some are made up from its vocabulary."""
     family = bundle.config.family
     if family == "vision":
         raise UserError("Verification needs a model that reads text, and this bundle holds a vision model.")
@@ -200,13 +200,13 @@ def prepare(bundle: Bundle, texts: Sequence[str] | None, effort: Effort, seed: i
 
 def _exact(model: nn.Module) -> nn.Module:
     device = next(model.parameters()).device
-    if device.type == "mps" or count_parameters(model) > LARGE:  # no such numbers there, or no room
+    if device.type == "mps" or count_parameters(model) > LARGE:  # no such numbers there, or not enough memory
         return model
     return copy.deepcopy(model).double()
 
 
 def _longest(subject: Subject) -> int:
-    """Tokens of a text, so that the model has positions left for what it writes and adds."""
+    """Tokens of a text that leave the model positions for what it writes and adds."""
     positions, framings = positions_of(subject.config), framings_of(subject.bundle)
     most = subject.effort.longest
     if positions is None:

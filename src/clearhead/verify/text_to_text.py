@@ -1,7 +1,7 @@
-"""Text in, text out, for a model from elsewhere: what its own toolkit makes of the same texts.
+"""Text in, text out, for an imported model: compared with the toolkit it comes from.
 
-The ids a text becomes are compared with those of the bundle's own `tokenizer.json` and, where `transformers`
-is installed, with its tokenizer's; what comes out, texts or labels, with its model's on the same weights.
+The ids of a text are compared with those of the bundle's own `tokenizer.json` and, if `transformers` is
+installed, with its tokenizer's; the output, texts or labels, with its model's on the same weights.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ TEXTS = "text to text = its own toolkit"
 
 
 def applies(subject: Subject) -> bool:
-    """Is there another toolkit to compare with? Two vocabularies make a folder that only we read."""
+    """Is there another toolkit to compare with? With two vocabularies, only we read the folder."""
     return is_imported(subject.bundle) and subject.bundle.source_tokenizer is None
 
 
 def texts(subject: Subject) -> Check:
-    """How many texts become other ids, or come out otherwise, than in the toolkit the model comes from."""
+    """How many texts get other ids, or another output, than in the toolkit the model comes from."""
     reader, framings = tokenizers_of(subject.bundle)[0], framings_of(subject.bundle)
     framing = framings.target if subject.config.family == "decoder" else framings.source
     ids = [framing.around(reader.encode(text)) for text in subject.texts]
@@ -104,23 +104,23 @@ def _written(subject: Subject) -> list[tuple[int, ...]]:
 
 
 def _written_by(subject: Subject, settings: dict[str, Any]) -> list[tuple[int, ...]]:
-    """With these settings in place of the bundle's own."""
+    """What is written with these settings in place of the bundle's own."""
     exact = subject.exact
     told = Bundle(exact.model, exact.tokenizer, {**exact.metadata, "generation": settings})
     return [found[0].ids for found in Writer(told, way="torch").in_order(subject.texts)]
 
 
 def _most(subject: Subject) -> int:
-    """Tokens that are written for every text: what the model has positions for behind the longest one."""
+    """Tokens that are written for every text: the positions that the model has after the longest one."""
     return min(subject.limit(number, subject.effort.write) for number in subject.numbers)
 
 
 def _greedy_settings(subject: Subject) -> dict[str, Any]:
-    """The likeliest token again and again: of the folder's own settings only the symbols count."""
+    """Greedy search: of the folder's own settings only the symbols count."""
     symbols = subject.symbols
     return {
         "eos_token_id": list(symbols.stops),
-        "pad_token_id": symbols.stop,  # one text at a time has no padding
+        "pad_token_id": symbols.stop,  # one text at a time needs no padding
         "decoder_start_token_id": symbols.start if subject.reads_apart else None,
         "suppress_tokens": list(symbols.forbidden) or None,
         "max_new_tokens": _most(subject),
@@ -128,7 +128,7 @@ def _greedy_settings(subject: Subject) -> dict[str, Any]:
 
 
 def _own_settings(subject: Subject) -> dict[str, Any] | None:
-    """The folder's own, for texts of a length that can be compared; None where chance plays a part."""
+    """The folder's own, for texts of a length that can be compared; None if they sample."""
     metadata, family = subject.bundle.metadata, subject.config.family
     own = own_options(metadata, family)
     if own is None or own.sample or own.contrastive or own.groups > 1:

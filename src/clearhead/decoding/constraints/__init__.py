@@ -1,8 +1,8 @@
-"""What a text must be, hold and not hold, as processors: choices, expressions, required and banned texts.
+"""What a text must be, contain and not contain, as processors: choices, regexes, required and banned texts.
 
-A constraint looks ahead: it rules out whatever could not be brought to a good end within the limit, so that
-every search, greedy or drawn or with a beam, ends with a text that keeps to it. (A stop text needs no look
-ahead: the text ends behind it, and it is cut off.)
+A constraint looks ahead: it rules out every token after which no valid end is possible within the limit, so
+every search (greedy, sampling or beam) ends with a valid text. (A stop text needs no lookahead: the text ends
+after it, and it is cut off.)
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def constraint_processors(
     limits: Sequence[int],
     prompts: Sequence[Sequence[int]] | None = None,
 ) -> list[Processor]:
-    """The constraints that `options` ask for; `limits` are those of the batch's requests, by their number.
+    """The constraints of `options`; `limits` are those of the batch's requests, by number.
 
-    `pieces` are what `pieces_of` says of the vocabulary, where `Options.about_text`; `prompts` are what texts
-    go on from, None where they stand alone. Contradictions that can be seen before anything is written are a
-    sentence here.
+    `pieces` is the result of `pieces_of` for the vocabulary if `Options.about_text`; `prompts` are the
+    prompts that texts continue, None if they have none. Contradictions that are visible before anything is
+    written raise an error here.
     """
-    if options.choices:  # all that is asked beside is asked of these
+    if options.choices:  # these must satisfy all other options
         return [Choosing(options, symbols, limits, pieces or Pieces([]))]
     found: list[Processor] = []
     ends = options.regex is not None or bool(options.must_include)  # stop texts: see `TextConstraint`
@@ -75,5 +75,5 @@ def until_stop(pieces: Iterator[str], stops: Sequence[str]) -> Iterator[str]:
 
 
 def _begun(text: str, stops: Sequence[str]) -> int:
-    """How many of the last characters may yet become one of these strings."""
+    """How many of the last characters may still become one of these strings."""
     return max((size for one in stops for size in range(1, len(one)) if text.endswith(one[:size])), default=0)

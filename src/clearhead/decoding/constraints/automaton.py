@@ -1,8 +1,7 @@
-"""Automata over the bytes of a text: what they are, and how they are put together.
+"""Automata over the bytes of a text: what they are, and how they are combined.
 
-State 0 is where nothing leads out of; 1 is the start, unless `both` names others. `searched` finds strings in
-a text, all of them at once (Aho and Corasick 1975); `both` asks for two things together. Knows nothing about
-tokens.
+State 0 is a dead end; 1 is the start, unless `both` names others. `searched` finds strings in a text, all of
+them at once (Aho and Corasick 1975); `both` is the intersection of two automata. Knows nothing about tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Flags = NDArray[numpy.bool_]
 class Automaton:
     """`table[state, byte]` is the next state, `accepts[state]` says whether a text may end there.
 
-    `met` are the strings, as bits, that a text which comes to a state has just brought to their end.
+    `met` are the strings, as bits, that a text has just completed on reaching a state.
     """
 
     table: Ints  # (states, 256)
@@ -34,21 +33,21 @@ class Automaton:
 
     @classmethod
     def plain(cls, table: Ints, accepts: Flags) -> Automaton:
-        """One that looks for nothing."""
+        """An automaton that searches for nothing."""
         return cls(table, accepts, numpy.zeros(len(table), dtype=numpy.int32))
 
     def after(self, text: bytes, state: int = 1) -> int:
-        """The state that a text leads to; 0: none that fits."""
+        """The state that a text leads to; 0 if it does not match."""
         for byte in text:
             state = int(self.table[state, byte])
         return state
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text fits."""
+        """Whether the whole text matches."""
         return bool(self.accepts[self.after(text.encode("utf-8"))])
 
     def without_first_space(self) -> Automaton:
-        """For texts that lose one space at their very beginning: matches where the rest of them does."""
+        """For texts that lose one space at their very beginning: matches if the rest of the text does."""
         table = numpy.concatenate([self.table, self.table[1:2]])
         last = len(table) - 1
         swapped = table[[0, last, *range(2, last), 1]]  # the new state becomes 1, the old start the last one
@@ -58,7 +57,7 @@ class Automaton:
 
 
 def searched(strings: Sequence[bytes]) -> Automaton:
-    """Looks for these strings in any text; state n + 1 is the n-th beginning of one of them.
+    """Searches for these strings in any text; state n + 1 is the n-th prefix of one of them.
 
     >>> found = searched([b"aba", b"b"])
     >>> [int(found.met[found.after(text)]) for text in (b"ca", b"cab", b"caba", b"cabab")]
@@ -75,7 +74,7 @@ def searched(strings: Sequence[bytes]) -> Automaton:
     met = numpy.zeros(len(table), dtype=numpy.int32)
     for bit, one in enumerate(strings):
         met[number[one]] |= 1 << bit if len(strings) < 31 else 1
-    fallback = [1] * len(table)  # the longest other beginning that the node ends with
+    fallback = [1] * len(table)  # the longest other prefix that the node ends with
     children: dict[int, list[tuple[int, int]]] = {}
     for beginning, node in number.items():
         if beginning:
@@ -84,7 +83,7 @@ def searched(strings: Sequence[bytes]) -> Automaton:
         met[node] |= met[fallback[node]] if node > 1 else 0
         table[node] = table[fallback[node]] if node > 1 else 1
         for byte, child in children.get(node, ()):
-            fallback[child] = int(table[node, byte])  # still as if the child were not there
+            fallback[child] = int(table[node, byte])  # still as if the child did not exist
             table[node, byte] = child
     accepts = numpy.ones(len(table), dtype=bool)
     accepts[0] = False
@@ -92,16 +91,16 @@ def searched(strings: Sequence[bytes]) -> Automaton:
 
 
 def without(strings: Automaton) -> Automaton:
-    """From an automaton that looks for strings to one whose texts end none of them."""
+    """From an automaton that searches for strings to one whose texts contain none of them."""
     table = strings.table.copy()
     table[strings.met[table] > 0] = 0
     return Automaton.plain(table, strings.accepts)
 
 
 def both(one: Automaton, other: Automaton, starts: Sequence[tuple[int, int]]) -> tuple[Automaton, list[int]]:
-    """Texts that fit two automata, from pairs of states on; and the states that stand for these pairs.
+    """Texts that match two automata, starting from pairs of states; and the states for these pairs.
 
-    Strings are looked for by `other` alone.
+    Only `other` searches for strings.
     """
     size = len(other.table)
     codes = numpy.array(sorted({0, *(a * size + b for a, b in starts if a and b)}), dtype=numpy.int64)

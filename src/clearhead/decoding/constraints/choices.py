@@ -19,9 +19,9 @@ from clearhead.decoding.processors import Past
 
 
 class Choosing:
-    """Allows what one of the choices goes on with; the stop symbol stands only where one of them ends.
+    """Allows the next token of any choice, and the stop symbol only where a choice ends.
 
-    Choices that other settings rule out are left out from the start.
+    Choices that other options rule out are dropped from the start.
     """
 
     def __init__(self, options: Options, symbols: Symbols, limits: Sequence[int], pieces: Pieces) -> None:
@@ -40,7 +40,7 @@ class Choosing:
                 "None of the choices can be written: each is ruled out by the prefix, the minimum "
                 "length, a ban or another constraint. Loosen one of them."
             )
-        self.following: dict[Ids, set[int]] = {}  # what may stand behind each beginning of a choice
+        self.following: dict[Ids, set[int]] = {}  # what may follow each prefix of a choice
         for choice in left:
             for place, token in enumerate(choice):
                 self.following.setdefault(choice[:place], set()).add(token)
@@ -54,7 +54,7 @@ class Choosing:
 
 
 def _possible(choice: Ids, options: Options, pieces: Pieces) -> bool:
-    """Whether a choice keeps to everything else that is asked of the text."""
+    """Whether a choice satisfies all other options."""
     text = pieces.text(choice).decode("utf-8", "replace")
     sequences = (one for one in options.banned if not isinstance(one, str))
     texts = (one for one in (*options.banned, *options.stop_texts) if isinstance(one, str))
@@ -74,7 +74,7 @@ def _possible(choice: Ids, options: Options, pieces: Pieces) -> bool:
 
 
 def holds(text: Ids, part: Ids) -> bool:
-    """Whether a sequence stands in another.
+    """Whether a sequence occurs in another.
 
     >>> holds((1, 2, 3), (2, 3)), holds((1, 2, 3), (1, 3))
     (True, False)
@@ -83,7 +83,7 @@ def holds(text: Ids, part: Ids) -> bool:
 
 
 def _repeats(text: Ids, size: int | None) -> bool:
-    """Whether some n-gram of this size stands in it twice.
+    """Whether some n-gram of this size occurs in it twice.
 
     >>> _repeats((1, 2, 1, 2), 2), _repeats((1, 2, 1, 2), 3), _repeats((1, 1), None)
     (True, False, False)

@@ -1,8 +1,8 @@
 """From a regular expression to an automaton over bytes, always for the whole text.
 
-Python's own parser reads the expression, so it means what it means in `re`, as far as it is regular. The tree
-becomes a machine with free moves (Thompson 1968), characters their UTF-8 bytes, and the machine a table with
-one next state for each byte (subset construction).
+Python's own parser reads the expression, so it means the same as in `re`, as far as it is regular. The tree
+becomes an NFA with epsilon moves (Thompson 1968), characters become their UTF-8 bytes, and the NFA becomes a
+table with one next state for each byte (subset construction).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy
 from clearhead.base.errors import UserError
 from clearhead.decoding.constraints.automaton import LARGEST, Automaton
 
-Ranges = tuple[tuple[int, int], ...]  # of code points, first and last, in order and apart
+Ranges = tuple[tuple[int, int], ...]  # of code points, first and last, sorted and disjoint
 Edge = tuple[int, int, int]  # first byte, last byte, next state
 
-PARTS = 60_000  # states of the machine with free moves
+PARTS = 60_000  # states of the NFA
 _PARSER: Any = re._parser  # type: ignore[attr-defined]  # private, but the only one that reads as `re` does
-_END = -1  # the node behind the last byte of a character
+_END = -1  # the node after the last byte of a character
 _SIZES = (0x7F, 0x7FF, 0xFFFF, 0x10FFFF)  # the last code points with 1, 2, 3 and 4 bytes
 _NOT_REGULAR = {  # by the parser's names
     "AT_BOUNDARY": "a word boundary ('\\b')",
@@ -35,7 +35,7 @@ _NOT_REGULAR = {  # by the parser's names
     "ATOMIC_GROUP": "an atomic group",
     "POSSESSIVE_REPEAT": "a possessive quantifier",
 }
-_MALFORMED = {  # by what the parser says, in words of our own where its own help nobody
+_MALFORMED = {  # by the parser's message, in our own words if its own are unhelpful
     "unknown group name": "a backreference is not supported",
     "invalid group reference": "a backreference is not supported",
     "multiple repeat": "a quantifier follows another: put a group around the first",
@@ -50,14 +50,14 @@ _MALFORMED = {  # by what the parser says, in words of our own where its own hel
 
 
 def compiled(expression: str) -> Automaton:
-    """The automaton of an expression; a sentence if it is none, is not regular, or would be too large.
+    """The automaton of an expression; raises an error if it is malformed, not regular, or too large.
 
     >>> compiled("[a-c]+|x").matches("abba"), compiled("[a-c]+|x").matches("ax")
     (True, False)
     """
     body = expression.removeprefix("(?i)")
     flags = 0 if body == expression else re.IGNORECASE
-    body = body.removeprefix("^")  # the whole text is matched anyhow
+    body = body.removeprefix("^")  # the whole text is matched anyway
     if re.search(r"(?<!\\)(\\\\)*\$$", body):
         body = body[:-1]
     try:
@@ -87,7 +87,7 @@ def _too_large(expression: str) -> UserError:
 
 @functools.lru_cache(maxsize=256)
 def characters(pattern: str, flags: int = 0) -> Ranges:
-    """The characters that a pattern for one character matches: `re` itself is asked about all there are.
+    """The characters that a pattern for one character matches, found by asking `re` about every one.
 
     >>> characters("[b-da]"), characters("k", re.IGNORECASE)
     (((97, 100),), ((75, 75), (107, 107), (8490, 8490)))
@@ -102,7 +102,7 @@ def _every_character() -> str:
 
 
 def _pattern(name: str, given: Any) -> str:
-    """What the parser has read as one character, written down again."""
+    """One character of the parse tree, written as a pattern again."""
     if name == "ANY":
         return "."
     if name == "LITERAL":
@@ -139,7 +139,7 @@ def _sequences(first: int, last: int) -> Iterator[tuple[tuple[int, int], ...]]:
 
 @functools.lru_cache(maxsize=256)
 def byte_tree(ranges: Ranges) -> tuple[tuple[Edge, ...], ...]:
-    """The characters of a class as a tree of bytes with like branches shared; the last node is its root."""
+    """The characters of a class as a tree of bytes with equal branches shared; the last node is its root."""
     nodes: list[tuple[Edge, ...]] = []
     numbers: dict[tuple[Edge, ...], int] = {}
 
@@ -160,7 +160,7 @@ def byte_tree(ranges: Ranges) -> tuple[tuple[Edge, ...], ...]:
             nodes.append(key)
         return numbers[key]
 
-    # without the halves of surrogate pairs, which have no UTF-8
+    # without surrogates, which have no UTF-8
     whole = [
         (low, high)
         for first, last in ranges
@@ -169,7 +169,7 @@ def byte_tree(ranges: Ranges) -> tuple[tuple[Edge, ...], ...]:
     ]
     every = [one for first, last in whole for one in _sequences(first, last)]
     root = node(every) if every else None
-    assert root in (None, len(nodes) - 1)  # nothing is like the root, which alone holds all leading bytes
+    assert root in (None, len(nodes) - 1)  # nothing equals the root, which alone holds all leading bytes
     return tuple(nodes)
 
 
@@ -177,7 +177,7 @@ def byte_tree(ranges: Ranges) -> tuple[tuple[Edge, ...], ...]:
 
 
 class _Machine:
-    """States with moves on bytes and free moves, built from the end to the beginning."""
+    """An NFA with moves on bytes and epsilon moves, built from the end to the beginning."""
 
     def __init__(self, expression: str, flags: int, tree: Iterable[Any]) -> None:
         self.expression, self.flags = expression, flags
@@ -204,7 +204,7 @@ class _Machine:
                 end = self._new(free=tuple(self._add(option, end) for option in given[1]))
             elif name == "SUBPATTERN" and not given[1] and not given[2]:  # no flags
                 end = self._add(given[3], end)
-            elif name in ("MAX_REPEAT", "MIN_REPEAT"):  # one and the same where the whole text must match
+            elif name in ("MAX_REPEAT", "MIN_REPEAT"):  # the same if the whole text must match
                 end = self._repeat(end, *given)
             else:
                 raise _refusal(self.expression, f"{_named(name, given)} is not supported")
@@ -241,7 +241,7 @@ class _Machine:
         return start
 
     def table(self) -> Automaton:
-        """One state for each set of states in which the machine can be at a time."""
+        """One state for each set of states that the NFA can be in."""
         reach = functools.cache(self._closure)
         sets: dict[frozenset[int], int] = {}
         waiting: list[frozenset[int]] = []
@@ -260,7 +260,7 @@ class _Machine:
             row = numpy.zeros(256, dtype=numpy.int32)
             edges = [edge for state in states for edge in self.edges[state]]
             fences = sorted({low for low, _, _ in edges} | {high + 1 for _, high, _ in edges})
-            for low, following in pairwise(fences):  # bytes that all edges treat as one
+            for low, following in pairwise(fences):  # bytes that all edges treat alike
                 if targets := {to for first, last, to in edges if first <= low <= last}:
                     row[low:following] = number(frozenset().union(*map(reach, targets)))
             rows.append(row)
@@ -268,7 +268,7 @@ class _Machine:
         return Automaton.plain(numpy.stack(rows), accepts)
 
     def _closure(self, state: int) -> frozenset[int]:
-        """What free moves lead to, of which only states with moves on bytes, and the end, matter."""
+        """The states that epsilon moves reach; only the end and states with moves on bytes matter."""
         seen, ahead = {state}, [state]
         while ahead:
             for one in self.free[ahead.pop()]:
@@ -279,7 +279,7 @@ class _Machine:
 
 
 def _named(name: str, given: Any) -> str:
-    """What is not regular, in words."""
+    """A description of what is not regular."""
     if name in ("ASSERT", "ASSERT_NOT"):
         return "look-ahead" if given[0] > 0 else "look-behind"
     if name == "SUBPATTERN":

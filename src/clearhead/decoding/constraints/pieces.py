@@ -1,7 +1,7 @@
 """The bytes that each token adds to a text.
 
-Constraints speak about text, a model writes tokens: `pieces_of` says what they add, as far as a tokenizer
-puts texts together from left to right. Knows nothing about constraints.
+Constraints are about text, but a model writes tokens: `pieces_of` returns what each adds, provided that the
+tokenizer decodes texts from left to right. Knows nothing about constraints.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from clearhead.base.errors import UserError
 from clearhead.text.parts import BYTE_LETTERS
 from clearhead.text.tokenizer import Tokenizer, checked_text
 
-TRIALS = 64  # random texts by which it is checked that pieces join to what the tokenizer says
+TRIALS = 64  # random texts that check whether pieces join to what the tokenizer decodes
 _BYTES = {letter: byte for byte, letter in enumerate(BYTE_LETTERS)}
 
 
@@ -35,26 +35,26 @@ class Pieces(list[bytes]):
     ) -> None:
         super().__init__(pieces)
         self.opening_lost, self.never_first, self.tokenizer = opening_lost, never_first, tokenizer
-        self.prepared: dict[Any, Any] = {}  # what was made ready for constraints, for the next request
+        self.prepared: dict[Any, Any] = {}  # prepared for constraints, for the next request
 
     def text(self, ids: Iterable[int], goes_on: bool = False) -> bytes:
-        """What these tokens make together; `goes_on`: behind other text, where no space is lost."""
+        """What these tokens decode to together; `goes_on`: after other text, where no space is lost."""
         whole = b"".join(self[id] if 0 <= id < len(self) else b"" for id in ids)
         return whole[1:] if self.opening_lost and not goes_on and whole.startswith(b" ") else whole
 
     def ids(self, text: str) -> tuple[int, ...]:
-        """A text as the tokenizer divides it; a sentence where it cannot be written."""
+        """A text as the tokenizer divides it; raises an error if it cannot be written."""
         found = tuple(self.tokenizer.encode(text)) if self.tokenizer is not None else ()
         if self.tokenizer is None or self.tokenizer.unknown in found or (text.strip() and not found):
             raise UserError(f"'{text}' cannot be written with this bundle's vocabulary.")
         return found
 
     def as_written(self, text: str) -> bytes:
-        """A text as the vocabulary writes it, in small letters only, say; without spaces at its ends."""
+        """A text as the vocabulary writes it, in lower case, say; without spaces at its ends."""
         return self.forms(text.strip())[-1]
 
     def forms(self, text: str) -> list[bytes]:
-        """A text as it stands, and as the vocabulary writes it where that differs."""
+        """A text unchanged, and as the vocabulary writes it if that differs."""
         plain, found = text.strip(), [as_bytes(text)]
         if self.tokenizer is not None and self.tokenizer.unknown not in (ids := self.tokenizer.encode(plain)):
             written = self.tokenizer.decode(ids)
@@ -64,12 +64,12 @@ class Pieces(list[bytes]):
 
 
 def as_bytes(text: str) -> bytes:
-    """A text as UTF-8; a sentence for one that is none."""
+    """A text as UTF-8; raises an error if it is not valid."""
     return checked_text(text).encode()
 
 
 def pieces_of(tokenizer: Tokenizer) -> Pieces:
-    """What each token of a vocabulary adds; a sentence where that cannot be said of a token by itself.
+    """What each token of a vocabulary adds; raises an error if that depends on its context.
 
     >>> pieces_of(Tokenizer.characters("ab"))
     [b'', b'', b'', b'', b'a', b'b']
@@ -92,7 +92,7 @@ Read = Callable[[str], bytes]
 
 
 def _reader(decoder: Mapping[str, Any] | None) -> tuple[Read, bool, Callable[[str], bool]]:
-    """How a token is read, whether a text loses its first space, and which token is read otherwise there."""
+    """How a token is read, whether a text loses its first space, and which tokens read differently there."""
     steps = _steps(decoder)
     names = [step["type"] for step in steps]
     if not steps:
@@ -104,7 +104,7 @@ def _reader(decoder: Mapping[str, Any] | None) -> tuple[Read, bool, Callable[[st
         return (lambda token: _bytes_of_letters(_replaced(token, marks))), False, _never
     if names == ["Metaspace"]:
         sign, scheme = steps[0]["replacement"], steps[0].get("prepend_scheme", "always")
-        lost = scheme != "never"  # the first token loses the sign wherever it stands
+        lost = scheme != "never"  # the first token loses the sign whatever it is
         return (
             (lambda token: token.replace(sign, " ").encode()),
             lost,
@@ -136,7 +136,7 @@ def _steps(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 
 
 def _replaced(token: str, marks: list[Mapping[str, Any]]) -> str:
-    """With signs replaced that stand anywhere, or marks taken off that stand in front ("^##")."""
+    """Replace signs that occur anywhere, and remove marks that occur in front ("^##")."""
     for step in marks:
         sign = step["pattern"].get("String")
         if sign is not None:
@@ -149,7 +149,7 @@ def _replaced(token: str, marks: list[Mapping[str, Any]]) -> str:
 def _bytes_of_letters(token: str) -> bytes:
     if all(letter in _BYTES for letter in token):
         return bytes(_BYTES[letter] for letter in token)
-    return token.encode()  # an added token, which stands for itself
+    return token.encode()  # an added token, which is literal
 
 
 def _word_piece(token: str, prefix: str) -> bytes:
@@ -167,7 +167,7 @@ def _byte_or(token: str) -> bytes:
 
 
 def _check(tokenizer: Tokenizer, pieces: Pieces) -> None:
-    """Random texts must come out as the tokenizer puts them together: nobody knows every decoder there is."""
+    """Random texts must equal what the tokenizer decodes: we cannot know every decoder."""
     whole = [id for id, piece in enumerate(pieces) if piece and _is_text(piece)]
     chance = random.Random(0)
     for _ in range(TRIALS if whole else 0):

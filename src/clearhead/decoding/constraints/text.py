@@ -1,8 +1,8 @@
 """What a text must match, must contain, and must not contain, however it is tokenised.
 
 A regular expression, required texts and banned texts become one automaton over bytes, which the tokens of
-the vocabulary walk. It looks ahead: a token is ruled out if the text could not be ended as it must any more,
-within its limit, with the tokens there are.
+the vocabulary traverse. It looks ahead: a token is ruled out if the available tokens could no longer bring
+the text to a valid end within its limit.
 
 Shapes: R rows, V vocabulary.
 """
@@ -27,8 +27,8 @@ from clearhead.decoding.constraints.tokens import FAR, PieceTree, TokenAutomaton
 from clearhead.decoding.options import Options
 from clearhead.decoding.processors import Past
 
-READY = 8  # machines that are kept ready for one vocabulary
-MASKS = 256  # (V,) that are remembered
+READY = 8  # automata that are cached for one vocabulary
+MASKS = 256  # (V,) masks that are cached
 MOST = 12  # required texts: the sets of those met are 2 to this power
 
 Place = tuple[int, int]  # a state of the automaton, and which of the required texts have been met, as bits
@@ -37,20 +37,20 @@ State = TypeVar("State")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of a text, as bytes."""
+    """The constraints on a text, as bytes."""
 
     regex: str | None
     banned: tuple[bytes, ...]
     required: tuple[bytes, ...]
     barred: frozenset[int]  # tokens that are never written
-    prefix: tuple[int, ...]  # tokens that every text begins with; a ban may be begun but not ended in them
-    has_source: bool  # the text stands alone; else it goes on from a prompt, where a ban may be begun as well
+    prefix: tuple[int, ...]  # tokens that every text begins with; a ban may begin but not end in them
+    has_source: bool  # the text stands alone; else it continues a prompt, in which a ban may begin as well
 
 
 class Walk(Generic[State]):
-    """Where rows of tokens stand, from a first state and a step: a pure function of what they have written.
+    """The states of rows of tokens, from a first state and a step: a pure function of what they have written.
 
-    The states of the last call's rows are remembered, so that a row costs one step and not its whole past.
+    The states of the last call's rows are cached, so a row costs one step, not its whole past.
 
     >>> sums = Walk(lambda state, token: state + token)
     >>> sums.states(torch.tensor([[1, 2], [3, 4]]), [0, 0]), sums.states(torch.tensor([[1, 2, 5]]), [0])
@@ -62,10 +62,10 @@ class Walk(Generic[State]):
         self._known: dict[tuple[State, tuple[int, ...]], State] = {}
 
     def states(self, tokens: Tensor, firsts: Sequence[State]) -> list[State]:
-        """Of the rows of tokens (R, L), each from its own first state."""
+        """The states of the rows of tokens (R, L), each from its own first state."""
         rows = list(zip(firsts, map(tuple, tokens.tolist()), strict=True))
         known = {row: self._state(*row) for row in dict.fromkeys(rows)}
-        self._known = known  # no row that goes on needs more than the state it stands in
+        self._known = known  # a row that continues needs only its current state
         return [known[row] for row in rows]
 
     def _state(self, first: State, row: tuple[int, ...]) -> State:
@@ -77,11 +77,11 @@ class Walk(Generic[State]):
 
 
 class TextConstraint:
-    """Rules out every token after which the text could no longer be ended as it must.
+    """Rules out every token after which the text could no longer reach a valid end.
 
-    That is exact for the expression, required and banned texts, the least length and the limit, with the
-    tokens that are neither forbidden nor banned one by one; longer banned sequences of ids and no-repeat may
-    still bar the only way out.
+    That is exact for the expression, required and banned texts, the minimum length and the limit, with the
+    tokens that are neither forbidden nor banned individually; longer banned sequences of ids and no-repeat
+    may still block the only way out.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class TextConstraint:
         requests = past.request.tolist()
         wanting = max(self.least - past.written, 0)
         places = self.walk.states(past.tokens[:, len(self.prefix) :], [self.firsts[one] for one in requests])
-        most = wanting + self.machine.farthest + 1  # more room changes nothing
+        most = wanting + self.machine.farthest + 1  # a larger limit changes nothing
         masks = [
             self._mask(*place, wanting, min(self.limits[request] - past.written, most), logp.device)
             for place, request in zip(places, requests, strict=True)
@@ -151,12 +151,12 @@ class TextConstraint:
         if not masks:
             return logp
         barred = torch.stack(masks)[:, : logp.shape[1]]
-        if (missing := logp.shape[1] - barred.shape[1]) > 0:  # what no tokenizer knows is not allowed
+        if (missing := logp.shape[1] - barred.shape[1]) > 0:  # ids unknown to the tokenizer are not allowed
             barred = torch.nn.functional.pad(barred, (0, missing), value=True)
         return logp.masked_fill(barred, -torch.inf)
 
     def _barred(self, state: int, met: int, wanting: int, room: int, device: torch.device) -> Tensor:
-        """(V,): what may not follow in a state, where `wanting` tokens must and `room` may yet be written."""
+        """(V,): what may not follow in a state if `wanting` tokens must and `room` may still be written."""
         mask = numpy.zeros(len(self.pieces), dtype=bool)
         live = self.machine.can_end(1, wanting, room)
         targets, meets = self.machine.ways(state)
@@ -169,7 +169,7 @@ class TextConstraint:
 
 
 class StopTexts:
-    """Leaves a row nothing but the stop symbol, at no cost, as soon as its text holds one of the strings.
+    """Leaves a row only the stop symbol, at no cost, as soon as its text contains one of the strings.
 
     The string itself is written, since only then is it certain; it is cut off the text afterwards.
     """
@@ -179,7 +179,7 @@ class StopTexts:
     ) -> None:
         self.stop = symbols.stop
         self.texts = [as_bytes(one) for one in texts]
-        # whether a text's first space, if it begins with one, is no part of it
+        # whether a text's first space, if it begins with one, is not part of it
         self.lost = [pieces.opening_lost and not pieces.text(prompt) for prompt in prompts]
         self.walk: Walk[bytes] = Walk(lambda text, token: text + pieces.text([token], goes_on=True))
 
@@ -198,7 +198,7 @@ class StopTexts:
 def _wanted(options: Options, symbols: Symbols, pieces: Pieces, has_source: bool) -> Wanted:
     banned = [form for one in options.banned if isinstance(one, str) for form in pieces.forms(one)]
     if options.stop_texts and (options.regex is not None or options.must_include):
-        # such a text has an end of its own, before which no stop text may stand
+        # such a text has its own end, and no stop text may occur before it
         banned += [as_bytes(one) for one in options.stop_texts]
     several = [
         pieces.as_written(one) if isinstance(one, str) else pieces.text(one) for one in options.must_include
@@ -207,7 +207,7 @@ def _wanted(options: Options, symbols: Symbols, pieces: Pieces, has_source: bool
         raise UserError("A required text must not be empty, and required token ids must stand for some text.")
     if any(ban in one for one in several for ban in banned):
         raise UserError("A required text contains a banned one: remove one of them.")
-    # what stands inside another is there as soon as that is
+    # a string inside another is found as soon as that is
     inner = {one for one in several if any(one != other and one in other for other in several)}
     required = [one for one in dict.fromkeys(several) if one not in inner]
     if len(required) > MOST:
@@ -224,12 +224,12 @@ def _wanted(options: Options, symbols: Symbols, pieces: Pieces, has_source: bool
 
 
 class _Ready:
-    """The machine for what is wanted, and where in it texts begin."""
+    """The automaton for the constraints, and its start states."""
 
     def __init__(self, wanted: Wanted, pieces: Pieces) -> None:
         self.wanted, self.pieces = wanted, pieces
         begun = pieces.text(wanted.prefix)
-        lost = pieces.opening_lost and not begun  # the text's first space, of all that sees it alone
+        lost = pieces.opening_lost and not begun  # the text's first space, for all that sees only the text
         alone = lost and wanted.has_source
         self.never_first = pieces.never_first if alone or (lost and wanted.regex is not None) else frozenset()
         self.bans = searched(wanted.banned)
@@ -237,7 +237,7 @@ class _Ready:
         self.met = _met(required, begun)
         parts = [_opened(without(self.bans), alone), _opened(required, alone)]
         states = [self._node(begun), required.after(begun)]
-        # behind prompts, bans may be begun in any way
+        # after prompts, bans may have begun in any way
         starts = [states[0]] if wanted.has_source else list(range(1, len(parts[0].table)))
         whole = parts[0]
         if wanted.regex is not None:
@@ -248,23 +248,23 @@ class _Ready:
             whole, starts = both(whole, parts[1], [(one, states[1]) for one in starts])
         self.starts = starts
         usable = [id for id in range(len(pieces)) if id not in wanted.barred]
-        # tokens that add nothing to a text; an expression has no place for them
+        # tokens that add nothing to a text; an expression does not allow them
         self.silent = [id for id in usable if not pieces[id]]
         tree = PieceTree(pieces, usable)
         self.look_ahead = wanted.regex is not None or bool(wanted.required)
         everything = 2 ** len(wanted.required) - 1 if self.look_ahead else 0
-        alike = wanted.regex is None  # what is looked for is soon forgotten
+        alike = wanted.regex is None  # what is searched for is soon forgotten
         self.machine = TokenAutomaton(
             whole, tree, starts, self.never_first, everything, self.look_ahead, alike
         )
 
     def _node(self, text: bytes) -> int:
-        """Where the search for bans stands behind a text, whatever it holds; its end decides that."""
+        """The state of the search for bans after a text, whatever it contains; only its end matters."""
         longest = max(map(len, self.wanted.banned), default=0)
         return self.bans.after(text[-longest:] if longest else b"")
 
     def first(self, prompt: Sequence[int]) -> Place:
-        """The state behind a prompt and the prefix, and what the prefix has met."""
+        """The state after a prompt and the prefix, and what the prefix has met."""
         if self.wanted.has_source:
             return self.starts[0], self.met
         node = self._node(self.pieces.text([*prompt, *self.wanted.prefix]))
@@ -276,7 +276,7 @@ def _opened(automaton: Automaton, lost: bool) -> Automaton:
 
 
 def _met(required: Automaton, text: bytes) -> int:
-    """The required texts that stand in a text."""
+    """The required texts that occur in a text."""
     found, state = 0, 1
     for byte in text:
         state = int(required.table[state, byte])
@@ -285,7 +285,7 @@ def _met(required: Automaton, text: bytes) -> int:
 
 
 def _ready(wanted: Wanted, pieces: Pieces) -> _Ready:
-    """Kept with the pieces, for the next requests that ask the same."""
+    """Cached with the pieces, for later requests with the same constraints."""
     if wanted not in pieces.prepared:
         if len(pieces.prepared) >= READY:
             pieces.prepared.pop(next(iter(pieces.prepared)))

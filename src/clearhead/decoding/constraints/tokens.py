@@ -1,8 +1,8 @@
-"""An automaton over bytes, walked by the tokens of a vocabulary.
+"""An automaton over bytes, traversed by the tokens of a vocabulary.
 
-Which state each token leads to is found for all tokens at once, along the tree of their common beginnings.
-From that: which states the tokens can reach at all, and how few of them lead to an end with everything met
-that is looked for. Sets of what has been met are bits.
+The state that each token leads to is computed for all tokens at once, along the trie of their common
+prefixes. That gives the states that tokens can reach at all, and how few tokens lead to an end with
+everything met that is searched for. Sets of what has been met are bits.
 
 Shapes: S states, M sets, V vocabulary, N nodes of the tree of pieces, E edges.
 """
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from clearhead.base.errors import UserError
 from clearhead.decoding.constraints.automaton import Automaton, Flags, Ints
 
-TOGETHER = 32  # states from which the tokens are walked at a time
-KEPT = 128  # states whose tokens' ways are remembered, and limits whose ends are
+TOGETHER = 32  # states from which the tokens are traversed at a time
+KEPT = 128  # states whose transitions are cached, and limits whose ends are
 SETS = 2**23  # states, times the sets of what may have been met
 FAR = numpy.iinfo(numpy.int32).max  # tokens to an end that cannot be reached
 
@@ -28,13 +28,13 @@ Numbers = NDArray[numpy.int64]
 
 
 class PieceTree:
-    """Pieces by their common beginnings: each node one byte behind its parent, level by level."""
+    """Pieces in a trie: each node is one byte after its parent, level by level."""
 
     def __init__(self, pieces: Sequence[bytes], usable: Iterable[int]) -> None:
         ids = [id for id in usable if id < len(pieces) and pieces[id]]
         self.ids = numpy.array(ids, dtype=numpy.int64)
         self.vocabulary = len(pieces)
-        at = numpy.zeros(len(ids), dtype=numpy.int64)  # the node each piece has come to
+        at = numpy.zeros(len(ids), dtype=numpy.int64)  # the node each piece has reached
         sizes = numpy.array([len(pieces[id]) for id in ids])
         joined = numpy.frombuffer(b"".join(pieces[id] for id in ids), dtype=numpy.uint8).astype(numpy.int64)
         begins = numpy.cumsum(sizes) - sizes
@@ -49,7 +49,7 @@ class PieceTree:
             at[deep] = self.nodes + numbers
             self.nodes += len(fresh)
         self.letters = numpy.concatenate(letters)  # (N,) the byte that leads to each node
-        # children of a node stand together, for nodes are numbered by their parents
+        # children of a node are adjacent, for nodes are numbered by their parents
         self.children = numpy.bincount(numpy.concatenate(parents), minlength=self.nodes)  # (N,) how many
         self.first_child = numpy.cumsum(self.children) - self.children + 1
         self.ends = at  # the node at which each usable piece ends
@@ -59,11 +59,11 @@ class PieceTree:
     def walk(
         self, automaton: Automaton, states: Numbers, like: tuple[Numbers, Numbers]
     ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        """Where pieces and their beginnings lead: the node, which of the states it began in, the new state.
+        """Where pieces and their prefixes lead: the node, which of the states it started from, the new state.
 
-        And what was met on the way. Only what differs from `like` is told: (N,) states and what was met, all
-        0 for "does not fit", or those of another state. Where two ways come to the same state with the same
-        met, so do all that follow: texts that are looked for are soon forgotten, and little is walked.
+        And what was met on the way. Only what differs from `like` is returned: (N,) states and what was met,
+        all 0 for "does not match", or those of another state. Where two paths reach the same state with the
+        same met, so do all continuations: searches soon forget their past, so little is traversed.
         """
         nodes, rows, here = numpy.zeros_like(states), numpy.arange(len(states)), states
         met = numpy.zeros_like(states)
@@ -86,7 +86,7 @@ class TokenAutomaton:
     """An automaton whose moves are tokens, with the fewest of them from each state and set to an end.
 
     A text begins in one of `starts`, and there not with the tokens `never_first`. Without `look_ahead` every
-    state is taken for one in which a text may end. `alike`: most tokens lead to the same state from anywhere.
+    state counts as a possible end. `alike`: most tokens lead to the same state from anywhere.
     """
 
     def __init__(
@@ -118,22 +118,22 @@ class TokenAutomaton:
         self.farthest = int(self.need[self.need < FAR].max(initial=0))
 
     def _ways(self, state: int) -> tuple[Numbers, Numbers]:
-        """The state after each usable token (`tree.ids`), 0 where it does not fit, and what it meets."""
+        """The state after each usable token (`tree.ids`), 0 if it does not match, and what it meets."""
         leads, meets = self._walked(state)
         found = leads[self.tree.ends]
-        if state in self.starts:  # to which nothing leads back where a text loses its opening
+        if state in self.starts:  # nothing leads back to these if a text loses its opening
             found[self.never_first] = 0
         return found, meets[self.tree.ends]
 
     def _walked(self, state: int) -> tuple[Numbers, Numbers]:
-        """(N,) the state at every node of the tree, and what was met on the way there."""
+        """(N,) the state at every node of the trie, and what was met on the way there."""
         leads, meets = self._like[0].copy(), self._like[1].copy()
         nodes, _, states, met = self.tree.walk(self.automaton, numpy.array([state]), self._like)
         leads[nodes], meets[nodes] = states, met
         return leads, meets
 
     def _edges(self) -> tuple[Numbers, Numbers, Numbers]:
-        """All that tokens do, from the starts on: from which state to which, and what is met; by source."""
+        """All transitions by tokens, from the starts on: state, next state, and what is met; by state."""
         size, sets = len(self.automaton.table), self.everything + 1
         seen = numpy.zeros(size, dtype=bool)
         seen[[0, *self.starts]] = True
@@ -161,13 +161,13 @@ class TokenAutomaton:
         return codes // sets // size, codes // sets % size, codes % sets
 
     def _needs(self) -> Ints:
-        """(M, S): the fewest tokens that lead to an end with everything met."""
+        """(M, S): the fewest tokens to an end with everything met."""
         found = numpy.full((self.everything + 1, len(self.automaton.table)), FAR, dtype=numpy.int32)
         found[-1][self.automaton.accepts] = 0
         if not len(self.sources):
             return found
         sources, first = numpy.unique(self.sources, return_index=True)
-        for met in range(self.everything, -1, -1):  # a set with more is a larger number
+        for met in range(self.everything, -1, -1):  # a larger set has a larger number
             after = met | self.met
             while True:
                 fewest = numpy.minimum.reduceat(found[after, self.targets], first)
@@ -178,9 +178,9 @@ class TokenAutomaton:
         return found
 
     def _can_end(self, written: int, least: int, limit: int) -> Flags:
-        """(M, S): the sets and states that a row may stand in once it has written so many tokens.
+        """(M, S): the sets and states that a row may be in once it has written this many tokens.
 
-        Those from which a text of at least `least` and at most `limit` tokens can still be ended.
+        Those from which a text of at least `least` and at most `limit` tokens can still end.
         """
         late = max(written, least)
         live: Flags = self.need <= limit - late

@@ -1,8 +1,8 @@
-"""The backend of recorded decoding: requests into slots, bursts of steps, events out.
+"""The CUDA-graph backend: requests into slots, bursts of steps, events out.
 
-Requests that the same recorded step serves share a `GraphSlots`. There may be several of them at a time, and
-all advance equally far, so that callers with different settings progress together. A set of slots that nobody
-uses is kept for a while, so that the next requests of that shape start at once.
+Requests that the same recorded step serves share a `GraphSlots`. Several of them may be active, and all
+advance equally far, so callers with different options progress together. An unused set of slots is kept for
+a while, so the next requests of that shape start at once.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from clearhead.decoding.native.rows import supports
 from clearhead.decoding.options import Options, config_of
 from clearhead.nn.attention.latent import LatentConfig
 
-BURST = 8  # steps between two looks at who is done
-POSITIONS, SOURCE = 64, 8  # buffers for texts and sources grow by so many tokens
+BURST = 8  # steps between two checks for finished requests
+POSITIONS, SOURCE = 64, 8  # buffers for texts and sources grow by this many tokens
 IDLE = 8  # sets of slots kept for later requests
-SHARE = 0.5  # of the device's free memory that keys and values may take
+SHARE = 0.5  # of the device's free memory for keys and values
 WIDEST = 8192  # a row of the model is one block of a kernel
 LARGEST_HEAD = 256
 WIDEST_BEAM = 16
@@ -64,7 +64,7 @@ class GraphBackend:
         self.device = self.weights.device
         self.prefill = Prefill(model, self.weights, symbols)
         self.sets: list[GraphSlots] = []  # those with active requests
-        self.idle: list[GraphSlots] = []  # those without, the one used last at the end
+        self.idle: list[GraphSlots] = []  # those without, the most recently used last
         self.slots: dict[Slot, Place] = {}  # where each active request is
         self.numbers = count()
         self.memory = float("inf")  # bytes that keys and values may take
@@ -83,11 +83,11 @@ class GraphBackend:
         return Cost(request.options.beam, prompt + request.limit + 1)
 
     def _needed(self, one: Request) -> Needed:
-        """What its slot must hold: a prompt, or a start symbol, and all that may be written; a source."""
+        """What its slot must hold: a prompt or a start symbol, all that may be written, and a source."""
         given = len(one.given)
         return Needed(one.limit + 2, given) if self.weights.has_source else Needed(given + one.limit + 1, 0)
 
-    # -- requests come and go ---------------------------------------------------------------------
+    # -- admitting and leaving --------------------------------------------------------------------
 
     @torch.no_grad()
     def admit(self, requests: Sequence[Request]) -> list[Slot]:
@@ -106,14 +106,14 @@ class GraphBackend:
                 slots = [at for at, _ in some]
                 self.prefill.read(held.buffers, slots, [one.given for _, one in some])
                 held.start(slots, [one for _, one in some])
-        except BaseException:  # then nobody is admitted
+        except BaseException:  # then none is admitted
             for held, at in places:
                 held.active[at], held.left[at] = None, 0
             raise
         return self._number(places)
 
     def _free_slots(self, needed: Sequence[Needed], options: Options, at_least_one: bool) -> list[Place]:
-        """Free slots for requests, from the first on, as far as there is memory for them."""
+        """Free slots for requests, from the first on, as far as memory allows."""
         key = step_key(options)
         sets = sorted(
             (one for one in self.sets if one.key == key), key=lambda one: one.busy - one.size.requests
@@ -124,7 +124,7 @@ class GraphBackend:
             fitting = next((n for n, (held, _) in enumerate(free) if held.fits(one)), None) if free else None
             found.append(None if fitting is None else free.pop(fitting))
         others = [one for one, place in zip(needed, found, strict=True) if place is None]
-        # as many again as there are slots that would have been large enough: few sets serve many newcomers
+        # double the number of slots that are large enough, so that few sets serve many new requests
         full = sum(held.size.requests for held in sets if all(map(held.fits, others)))
         made = self._set_for(others, options, full + len(others), at_least_one) if others else None
         new = iter([] if made is None else [(made, at) for at in made.free])
@@ -134,7 +134,7 @@ class GraphBackend:
     def _set_for(
         self, needed: Sequence[Needed], options: Options, wanted: int, at_least_one: bool
     ) -> GraphSlots | None:
-        """Slots for these, `wanted` if memory allows it; None: there is not enough for a single one."""
+        """Slots for these, `wanted` if memory allows; None: there is not enough for a single one."""
         positions = _rounded(max(one.positions for one in needed), POSITIONS)
         source = _rounded(max(one.source for one in needed), SOURCE)
         size = Size(1, options.beam, options.nbest, positions, source)
@@ -157,7 +157,7 @@ class GraphBackend:
         return held
 
     def _number(self, places: Sequence[Place]) -> list[Slot]:
-        """The requests in these slots are active now."""
+        """Number the requests in these slots, which are now active."""
         slots = list(islice(self.numbers, len(places)))
         self.slots.update(zip(slots, places, strict=True))
         for slot, (held, at) in zip(slots, places, strict=True):
@@ -173,7 +173,7 @@ class GraphBackend:
         self._release()
 
     def park(self, slot: Slot, *, on_host: bool = True) -> ParkedSlot:
-        """As the protocol says; `on_host`: its memory leaves the device, so that others can have it."""
+        """See the protocol; `on_host`: its memory leaves the device and is free for others."""
         held, at = self.slots[slot]
         one, used = held.active[at], held.used(at)
         assert one is not None
@@ -202,7 +202,7 @@ class GraphBackend:
 
     @torch.no_grad()
     def advance(self, most_steps: int) -> list[Event]:
-        for held in self.sets:  # nobody waits for the device until all have been started
+        for held in self.sets:  # start all before waiting for any
             held.burst(min(most_steps, BURST))
         events = [event for held in self.sets for event in held.events()]
         for event in events:
@@ -212,23 +212,23 @@ class GraphBackend:
         return events
 
     def _release(self) -> None:
-        """Sets of slots without a request are idle."""
+        """Make sets of slots without a request idle."""
         if idle := [held for held in self.sets if not held.busy]:
             self.idle += idle
             self.sets = [held for held in self.sets if held.busy]
             self._forget_idle(IDLE)
 
     def _forget_idle(self, most: int, wanted: int = 0) -> None:
-        """Leave at most so many idle sets of slots, and `wanted` bytes of memory for others."""
+        """Keep at most this many idle sets of slots, and leave `wanted` bytes of memory free."""
         while len(self.idle) > most or (self.idle and self._spare(self.sets + self.idle) < wanted):
             del self.idle[0]
 
     def _spare(self, sets: Sequence[GraphSlots]) -> float:
-        """Bytes that are left beside these."""
+        """Bytes left besides these."""
         return self.memory - sum(one.size.requests * bytes_of_request(self.weights, one.size) for one in sets)
 
 
-# -- what can be recorded -----------------------------------------------------------------------------
+# -- which steps can be recorded ----------------------------------------------------------------------
 
 
 def why_not(model: nn.Module, device: torch.device) -> str | None:
@@ -242,14 +242,14 @@ def why_not(model: nn.Module, device: torch.device) -> str | None:
         return reason
     config = config_of(model)
     attention = config.attention.replace(width=config.width)
-    latent = isinstance(attention, LatentConfig)  # whose heads are no block of a kernel
+    latent = isinstance(attention, LatentConfig)  # whose heads do not fit one block of a kernel
     if config.width > WIDEST or (not latent and max(attention.key_size, attention.value_size) > LARGEST_HEAD):
         return "the model is too wide for these kernels."
     return None
 
 
 def why_not_options(options: Options) -> str | None:
-    """Why requests with these settings need another backend; None: the device can keep their state.
+    """Why requests with these options need another backend; None: the device can keep their state.
 
     >>> why_not_options(Options(beam=4))
     >>> why_not_options(Options(frequency=0.5))
@@ -275,7 +275,7 @@ def why_not_options(options: Options) -> str | None:
 def kernels_for(weights: Weights, rows: int) -> Kernels:
     """Triton's on a GPU."""
     if weights.device.type == "cuda":
-        from clearhead.decoding.graphs import fused  # Triton comes with PyTorch for GPUs alone
+        from clearhead.decoding.graphs import fused  # only PyTorch for GPUs includes Triton
 
         return fused.kernels_of(rows, weights.widest)
     return plain.KERNELS

@@ -1,7 +1,7 @@
-"""Triton kernels of the choice: the best tokens of a row, who ends, which beams go on. `fused` starts them.
+"""Triton kernels of the choice: the best tokens of a row, which texts end, which beams continue.
 
-Above each stands what one program of its grid does. Shapes as in `fused`. A number that is unknown when a
-kernel is compiled is an argument in small letters; what the compiler must know is in capitals.
+`fused` launches them. The comment above each says what one program of its grid does. Shapes as in `fused`.
+Arguments in lower case are known only at run time; compile-time constants are in capitals.
 """
 
 # mypy: ignore-errors
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 
-# scores of one row that may be written, others −∞; the second line of `allowed` is for texts too short to end
+# scores of one row that may be written, others −∞; the second row of `allowed` is for texts too short to end
 @triton.jit
 def _allowed(x, id, ok, row, allowed, written, least, vocabulary, K: tl.constexpr):
     request = row // K
@@ -19,7 +19,7 @@ def _allowed(x, id, ok, row, allowed, written, least, vocabulary, K: tl.constexp
     return x + tl.load(allowed + line + id, ok, -float("inf"))
 
 
-# one row and LINES parts of the vocabulary: the best of each, of equals the lowest id, and its mass
+# one row and LINES parts of the vocabulary: the best of each (ties: the lowest id), and its mass
 @triton.jit
 def peaks(
     logits, allowed, written, least, score, token, peak, mass, vocabulary, parts,
@@ -38,12 +38,12 @@ def peaks(
     y = _allowed(x, id, ok, row, allowed, written, least, vocabulary, K)
     best = tl.max(y, 1)
     which = tl.min(tl.where(y == best[:, None], id, vocabulary), 1)
-    which = tl.minimum(which, vocabulary - 1)  # where no score is a number, some id
+    which = tl.minimum(which, vocabulary - 1)  # some valid id if no score is finite
     tl.store(score + here, best, part < parts)
     tl.store(token + here, which, part < parts)
 
 
-# one row: its C best, of equals the lowest id first, from the C parts with the highest peaks
+# one row: its C best (ties: the lowest id first), from the C parts with the highest peaks
 @triton.jit
 def candidates(
     logits, allowed, written, least, peak, score, token, vocabulary, parts,
@@ -103,7 +103,7 @@ def choose_token(
         best = tl.min(tl.where(each == tl.max(each, 0), tokens, vocabulary - 1), 0)
     count = tl.load(written + row)
     forced = count >= tl.load(limit + row)
-    asked = tl.load(ends + best) > 0  # whether it would end by itself
+    asked = tl.load(ends + best) > 0  # whether it would end by choice
     chosen = tl.where(forced & (asked == 0), stop, best)
     logp = tl.load(logits + row * vocabulary + chosen).to(tl.float32) - total
     alive = tl.load(done + row) == 0
@@ -119,7 +119,7 @@ def choose_token(
 
 
 # the extensions of K rows: what each adds, its token, the score of the whole text, and whether a row would
-# end by itself, which is asked of those that have to
+# end by choice, which matters for rows that must end
 @triton.jit
 def _extensions(
     score, token, peak, mass, logits, live, row, in_beam, forced, c, columns, parts, ends, stop, vocabulary,
@@ -140,7 +140,7 @@ def _extensions(
     favourite = tl.min(tl.where(own == tl.max(own, 1)[:, None], words, vocabulary - 1), 1)
     asked = tl.load(ends + favourite, in_beam, 0) > 0
     willing = asked | (forced == 0)
-    last = tl.where(asked, favourite, stop)  # (K,) what a row that has to end ends with
+    last = tl.where(asked, favourite, stop)  # (K,) the stop symbol of a row that must end
     end = tl.load(logits + row * vocabulary + last, in_beam, 0.0).to(tl.float32) - total
     only = (c == 0)[None, :]
     own = tl.where(forced[:, None], tl.where(only, end[:, None], none), own)
@@ -150,7 +150,7 @@ def _extensions(
     return own, words, text, willing
 
 
-# the best text that is left: its score, where it stands, its last token, and what that added
+# the best remaining text: its score, its index, its last token, and what that added
 @triton.jit
 def _best(text, own, words, flat, BEYOND: tl.constexpr):
     pick = tl.max(tl.max(text, 1), 0)
@@ -191,7 +191,7 @@ def advance_beam(
             parent = where // COLUMNS
             real = pick > -float("inf")
             stops = tl.load(ends + word) > 0
-            if rank < K:  # an end among the first K takes the place of the worst finished text
+            if rank < K:  # an end among the first K replaces the worst finished text
                 worst = tl.min(finished, 0)
                 place = tl.min(tl.where(finished == worst, n, NP), 0)
                 better = real & stops & (pick / divisor > worst)
@@ -209,7 +209,7 @@ def advance_beam(
             filled += tl.where(real & (stops == 0) & (filled < K), 1, 0)
             text = tl.where(flat == where, -float("inf"), text)
         tl.store(pool + shelf, finished, n < N)
-        # no token adds to a log-probability: a live text's score over the largest divisor to come is a bound
+        # no token increases a log-probability: a live score over the largest divisor to come is a bound
         bound = tl.maximum(tl.load(divisors + tl.load(limit + request) + 1), tl.load(divisors + count + 2))
         best = tl.max(new_live, 0)
         goes = tl.where((best > -float("inf")) & (best / bound > tl.min(finished, 0)), 1, 0)
@@ -219,7 +219,7 @@ def advance_beam(
         tl.store(written + request, count + goes)
 
 
-# what K rows of a request have written, and where they go on
+# what K rows of a request have written, and where they continue
 @triton.jit
 def _write(
     next_token, length, live, ids, logps, parents, row, in_beam, count, positions, goes,
@@ -235,7 +235,7 @@ def _write(
     tl.store(length + row, tl.where(going, lengths + 1, 0), in_beam)
 
 
-# one request that goes on: its rows inherit the past of the rows they follow
+# one request that continues: its rows inherit the past of the rows they follow
 @triton.jit
 def inherit(
     ancestry, parents, length, written, done, positions,
@@ -253,5 +253,5 @@ def inherit(
             ok = (i < K)[:, None] & (t <= newest)[None, :]
             old = tl.load(ancestry + (request * K + parent)[:, None] * positions + t[None, :], ok, 0)
             new = tl.where(t[None, :] == newest, parent[:, None], old)
-            tl.debug_barrier()  # all of a block is read before any of it is written over
+            tl.debug_barrier()  # a whole block is read before any of it is overwritten
             tl.store(ancestry + row[:, None] * positions + t[None, :], new.to(tl.uint8), ok)

@@ -1,7 +1,7 @@
-"""The parts of a recorded step as Triton kernels: the twins of the functions in `plain`.
+"""The parts of a recorded step as Triton kernels: counterparts of the functions in `plain`.
 
-Each kernel does what would otherwise be many small ones: a recorded step of a small batch costs what its
-kernels cost to start. Products are left to cuBLAS. Sums are kept in float32, beams' scores in float64.
+Each kernel fuses what would otherwise be many small ones: at small batch sizes, launching the kernels is what
+a recorded step costs. Products are left to cuBLAS. Sums are in float32, beam scores in float64.
 
 Shapes: R rows, K rows of a request, B requests, E model width, T positions, S source tokens, H heads,
 G key/value heads, D head size, V vocabulary, P parts of a vocabulary, C candidates, N finished texts kept.
@@ -23,15 +23,15 @@ from clearhead.decoding.graphs.plain import Kernels
 from clearhead.decoding.graphs.weights import Heads, Norm, PositionTables, Product
 
 # The numbers here were measured on an H200.
-PART = 2048  # scores that one program looks through
-SMALL_PART = 256  # of which a beam looks again at the best
-TILE = 4096  # weights that one program multiplies with
-FEW = 2  # rows for which that pays
-MANY = 1024  # programs that fill a GPU; then each had better be small
+PART = 2048  # scores that one program scans
+SMALL_PART = 256  # parts of these, of which a beam rescans the best
+TILE = 4096  # weights that one program multiplies by
+FEW = 2  # rows up to which that is faster
+MANY = 1024  # programs that fill a GPU; beyond that, each should be small
 
 
 class Parts(NamedTuple):
-    """What was found in each part of the vocabulary."""
+    """The results for each part of the vocabulary."""
 
     score: Tensor  # (R, P) the best that may be written; for a beam (R, C), of the whole row
     token: Tensor  # the same for tokens
@@ -56,7 +56,7 @@ def _embed(token: Tensor, length: Tensor, table: Tensor, factor: float, onto: Te
     return out
 
 
-# -- many rows: products are cuBLAS's, and a sum waits until its norm is taken ---------------------
+# -- many rows: cuBLAS computes products, and a sum is deferred to its norm -----------------------
 
 Sum = tuple[Tensor, Tensor | None]  # x, and what is still to be added to it
 
@@ -109,7 +109,7 @@ def _add_norm(stream: Sum, norm: Norm | None) -> tuple[Tensor, Tensor]:
     return total, out
 
 
-# -- few rows: one kernel takes the norm, the product and what is added to it ----------------------
+# -- few rows: one kernel does the norm, the product and the addition -------------------------------
 
 
 def thin_read(
@@ -167,13 +167,13 @@ def _thin(
     return out
 
 
-# -- attention and the choice: a kernel is given by name what it names of the buffers, rules and shapes ------
+# -- attention and the choice: kernels take their arguments by name from buffers, rules and shapes ----------
 
 
 def _known(
     kernel: Any, buffers: Buffers, rules: TokenRules | None = None, shape: Heads | None = None
 ) -> dict[str, Any]:
-    """Those arguments of a kernel that follow from these."""
+    """The arguments of a kernel that follow from these."""
     size, power = buffers.size, triton.next_power_of_2
     known: dict[str, Any] = {name: table.tensor for name, table in buffers.tables.items()}
     known |= {"positions": size.positions, "K": size.beam, "KP": power(size.beam)}
@@ -243,7 +243,7 @@ def peaks(logits: Tensor, rules: TokenRules, buffers: Buffers, count: int) -> Pa
     peak = torch.empty(rows, parts, dtype=torch.float32, device=logits.device)
     token = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
     found = Parts(torch.empty_like(peak), token, peak, torch.empty_like(peak))
-    lines = 1 if count == 1 else PART // SMALL_PART  # parts that one program looks through
+    lines = 1 if count == 1 else PART // SMALL_PART  # parts that one program scans
     kernel, narrow = choice_kernels.peaks, choice_kernels.candidates
     sizes = {"vocabulary": vocabulary, "parts": parts, "PART": part, "num_warps": 4}
     kernel[(rows, triton.cdiv(parts, lines))](
@@ -251,7 +251,7 @@ def peaks(logits: Tensor, rules: TokenRules, buffers: Buffers, count: int) -> Pa
     )
     if count == 1:
         return found
-    # The C best of a row lie in the C parts with the highest peaks.
+    # The C best of a row are in the C parts with the highest peaks.
     best = torch.empty(rows, count, dtype=torch.float32, device=logits.device)
     which = torch.empty(rows, count, dtype=torch.int32, device=logits.device)
     narrow[(rows,)](
@@ -319,5 +319,5 @@ THIN = Kernels(
 
 
 def kernels_of(rows: int, widest: int) -> Kernels:
-    """The set for so many rows of a model whose products read at most `widest` numbers."""
+    """The kernels for this many rows of a model whose products have at most `widest` inputs."""
     return THIN if rows <= FEW and widest <= 4 * TILE else WIDE

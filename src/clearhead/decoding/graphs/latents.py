@@ -1,8 +1,8 @@
-"""Latent attention on recorded steps, in its absorbed form: all heads look at one latent for each position.
+"""Latent attention in recorded steps, in its absorbed form: all heads attend to one latent per position.
 
-Written in PyTorch's own operations, whose shapes never change, so that a step with them can be recorded: the
-products are large enough to be PyTorch's, and what is left is done number by number. All positions of the
-buffers are multiplied with, and those that a row does not have yet count for nothing.
+Uses PyTorch operations of fixed shape, so a step with them can be recorded: the products are large enough
+for PyTorch, and the rest is elementwise. It multiplies by all positions of the buffers, and masks those that
+a row does not have yet.
 
 Shapes: R rows, H heads, T positions, L latent size, P size of the turned part.
 """
@@ -54,5 +54,5 @@ def _past(latents: Tensor, row: Tensor, length: Tensor, buffers: Buffers) -> Ten
         return latents
     place = torch.arange(latents.shape[1], device=row.device)
     home = (row // beam * beam).unsqueeze(1) + buffers.ancestry.long()
-    home = torch.where(place == length.unsqueeze(1), row.unsqueeze(1), home)  # the newest is always one's own
+    home = torch.where(place == length.unsqueeze(1), row.unsqueeze(1), home)  # the newest is the row's own
     return latents[home, place]

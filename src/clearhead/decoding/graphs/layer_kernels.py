@@ -1,7 +1,7 @@
-"""Triton kernels of a layer: embedding, norms, thin products, attention. `fused` starts them.
+"""Triton kernels of a layer: embedding, norms, thin products, attention.
 
-Above each stands what one program of its grid does. Shapes as in `fused`. A number that is unknown when a
-kernel is compiled is an argument in small letters; what the compiler must know is in capitals.
+`fused` launches them. The comment above each says what one program of its grid does. Shapes as in `fused`.
+Arguments in lower case are known only at run time; compile-time constants are in capitals.
 """
 
 # mypy: ignore-errors
@@ -49,7 +49,7 @@ def add_norm(
     tl.store(out + row * width + at, value.to(out.dtype.element_ty), ok)
 
 
-# COLUMNS outputs of all rows: norm, product, what it is added to
+# COLUMNS outputs of all rows: norm, product, residual sum
 @triton.jit
 def thin(
     x, weight, bias, norm_weight, norm_bias, normal, onto, out, eps, inputs, outputs,
@@ -86,7 +86,7 @@ def thin(
         tl.store(out + row * outputs + column, found.to(out.dtype.element_ty), there)
 
 
-# D features of one head, and the same with the partners with which they are turned
+# D features of one head, and the partners that they are rotated with
 @triton.jit
 def _turned(base, at, ok, n, cosine, sine, DK: tl.constexpr, TURN: tl.constexpr):
     x = tl.load(base + at, ok, 0.0).to(tl.float32)
@@ -107,7 +107,7 @@ def _turned(base, at, ok, n, cosine, sine, DK: tl.constexpr, TURN: tl.constexpr)
     return x
 
 
-# one row and one head: turn, store the new key and value, attend to the past wherever it lies
+# one row and one head: rotate, store the new key and value, attend to the past wherever it is
 @triton.jit
 def attend_self(
     mixed, keys, values, ancestry, length, cosine, sine, bias, out,
@@ -122,7 +122,7 @@ def attend_self(
     dk, dv = tl.arange(0, BK), tl.arange(0, BV)
     ok_k, ok_v = dk < DK, dv < DV
     start = mixed + row.to(tl.int64) * stride
-    rounded = keys.dtype.element_ty  # what is remembered is rounded, and so is what is used at once
+    rounded = keys.dtype.element_ty  # what is stored is rounded, and so is what is used at once
     q = _turned(start + head * DK, dk, ok_k, n, cosine, sine, DK, TURN).to(rounded).to(tl.float32)
     k = _turned(start + (H + group) * DK, dk, ok_k, n, cosine, sine, DK, TURN).to(rounded)
     v = tl.load(start + (H + G) * DK + group * DV + dv, ok_v, 0.0).to(rounded)
@@ -162,7 +162,7 @@ def attend_self(
     tl.store(out + (row.to(tl.int64) * H + head) * DV + dv, (sums / mass).to(out.dtype.element_ty), ok_v)
 
 
-# one request and one head: the K rows ask the source together
+# one request and one head: the K rows attend to the source together
 @triton.jit
 def attend_source(
     q, keys, values, source_sizes, out, span, scale, softcap,

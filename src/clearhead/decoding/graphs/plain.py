@@ -1,7 +1,7 @@
-"""What each part of a recorded step computes, said in PyTorch: the reference for the Triton kernels.
+"""What each part of a recorded step computes, in PyTorch: the reference for the Triton kernels.
 
-`Kernels` is the table of the functions that a step is made of. Every function here has a twin of the same
-name and signature in `fused`. These run anywhere.
+`Kernels` is the table of the functions that make up a step. Every function here has a counterpart with the
+same name and signature in `fused`. These run anywhere.
 
 Shapes: R rows, K rows of a request, B requests, E model width, T positions, S source tokens, H heads,
 G key/value heads, D head size, V vocabulary, N finished texts kept.
@@ -19,11 +19,11 @@ from torch.nn import functional as F
 from clearhead.decoding.graphs.buffers import NONE, Buffers, TokenRules
 from clearhead.decoding.graphs.weights import Heads, Norm, PositionTables, Product
 
-Stream = Any  # what runs through the layers, as one set of kernels keeps it between two of them
+Stream = Any  # what passes from layer to layer, in the form that one set of kernels uses
 
 
 class Kernels(NamedTuple):
-    """One set of them."""
+    """One set of kernels."""
 
     embed: Callable[[Tensor, Tensor, Tensor, float, Tensor | None], Stream]
     read: Callable[[Stream, Norm | None, Product, bool], tuple[Tensor, Tensor, Tensor]]
@@ -31,7 +31,7 @@ class Kernels(NamedTuple):
     normalized: Callable[[Stream, Norm], Stream]
     attend_self: Callable[[Tensor, Tensor, Tensor, Buffers, Heads, PositionTables], Tensor]
     attend_source: Callable[[Tensor, Tensor, Tensor, Buffers, Heads], Tensor]
-    peaks: Callable[[Tensor, TokenRules, Buffers, int], Any]  # what it finds is for the next two alone
+    peaks: Callable[[Tensor, TokenRules, Buffers, int], Any]  # its result is for the next two alone
     choose_token: Callable[[Any, Tensor, Buffers, TokenRules, Tensor | None], None]
     advance_beam: Callable[[Any, Tensor, Buffers, TokenRules, Tensor], None]
 
@@ -46,14 +46,14 @@ def embed(token: Tensor, length: Tensor, table: Tensor, factor: float, onto: Ten
 
 
 def read(stream: Tensor, norm: Norm | None, product: Product, clip: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The stream (R, E), its norm, and the product of that, from which `clip` takes what is below 0."""
+    """The stream (R, E), its norm, and the product of that; `clip` zeroes what is below 0."""
     normal = stream if norm is None else normed(stream, norm)
     out = F.linear(normal, product.weight, product.bias)
     return stream, normal, out.relu() if clip else out
 
 
 def add(x: Tensor, more: Tensor, product: Product) -> Tensor:
-    """The stream after a sub-layer: x (R, E) and the product of what it found."""
+    """The stream after a sub-layer: x (R, E) plus the product of the sub-layer's result."""
     return x + F.linear(more, product.weight, product.bias)
 
 
@@ -89,16 +89,16 @@ def attend_self(
     span = int(length.max()) + 1
     place = torch.arange(span, device=mixed.device)
     home = (row // beam * beam).unsqueeze(1) + buffers.ancestry[:, :span].long()  # (R, T)
-    home = torch.where(place == length.unsqueeze(1), row.unsqueeze(1), home)  # the newest is always one's own
+    home = torch.where(place == length.unsqueeze(1), row.unsqueeze(1), home)  # the newest is the row's own
     past_k = keys[home, :, place].transpose(1, 2)  # (R, G, T, D)
     past_v = values[home, :, place].transpose(1, 2)
-    back = length.unsqueeze(1) - place  # (R, T) how far each key lies behind
+    back = length.unsqueeze(1) - place  # (R, T) distance back to each key
     bias = None if tables.bias is None else tables.bias[:, back.clamp(min=0)].transpose(0, 1)  # (R, H, T)
     return _attend(q, past_k, past_v, back >= 0, shape, bias).to(mixed.dtype)
 
 
 def attend_source(q: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, shape: Heads) -> Tensor:
-    """Queries (R, H·D) of the K rows of each request read one source; returns (R, H·D)."""
+    """Queries (R, H·D) of the K rows of each request attend to one source; returns (R, H·D)."""
     beam, span = buffers.size.beam, keys.shape[2]
     q = q.reshape(len(q), shape.heads, shape.key)
     seen = torch.arange(span, device=q.device) < buffers.source_sizes.unsqueeze(1)  # (B, S)
@@ -107,7 +107,7 @@ def attend_source(q: Tensor, keys: Tensor, values: Tensor, buffers: Buffers, sha
 
 
 def turned(x: Tensor, length: Tensor, shape: Heads, tables: PositionTables) -> Tensor:
-    """(R, heads, D), turned by the rows' positions where the scheme does that."""
+    """(R, heads, D), rotated by the rows' positions if the scheme does that."""
     if tables.cosine is None or tables.sine is None:
         return x
     cosine, sine = tables.cosine[length].unsqueeze(1), tables.sine[length].unsqueeze(1)  # (R, 1, D/2)
@@ -134,7 +134,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, shape: Heads, bias: T
 
 
 def peaks(logits: Tensor, rules: TokenRules, buffers: Buffers, count: int) -> Peaks:
-    """The `count` best of the tokens that may be written, and what all scores add up to."""
+    """The `count` best of the tokens that may be written, and log Σ exp of all scores."""
     scores = logits.float()
     early = (buffers.written < buffers.least).repeat_interleave(buffers.size.beam)  # (R,)
     ranked = scores + rules.allowed[early.long()]
@@ -148,7 +148,7 @@ def peaks(logits: Tensor, rules: TokenRules, buffers: Buffers, count: int) -> Pe
 def choose_token(
     found: Peaks, logits: Tensor, buffers: Buffers, rules: TokenRules, drawn: Tensor | None
 ) -> None:
-    """One row for each request: write the best token, or the one `drawn`, and see who ends."""
+    """One row per request: write the best token, or the one `drawn`, and find which texts end."""
     _, tokens, total = found
     row = torch.arange(len(logits), device=logits.device)
     best = tokens[:, 0] if drawn is None else drawn
@@ -170,9 +170,9 @@ def choose_token(
 
 
 def advance_beam(found: Peaks, logits: Tensor, buffers: Buffers, rules: TokenRules, divisors: Tensor) -> None:
-    """Rank the extensions of each request's live texts, keep the best, and see which requests are decided.
+    """Rank the extensions of each request's live texts, keep the best, and find which requests are decided.
 
-    The rules are those of `decoding.beam`; `divisors` (T+3,) is what a text of so many tokens is divided by.
+    The rules are those of `decoding.beam`; `divisors` (T+3,) holds the divisor for each number of tokens.
     """
     size = buffers.size
     beam, count = size.beam, size.requests
@@ -222,7 +222,7 @@ def _pool(
     asked: Tensor,
     divisors: Tensor,
 ) -> None:
-    """Put the texts that end among the first K into the pool, if they are good enough for it."""
+    """Add the texts that end among the first K to the pool, if they are good enough."""
     beam, kept = buffers.size.beam, buffers.size.kept
     written = buffers.written.long().unsqueeze(1)
     ended = torch.where(stops & (buffers.done == 0).unsqueeze(1), ranked, NONE)[:, :beam]
@@ -240,7 +240,7 @@ def _pool(
 
 
 def _inherit(buffers: Buffers, rows: Tensor, parent: Tensor) -> None:
-    """New rows have the past of their parents, whose newest cell is the parent's own."""
+    """New rows get the past of their parents; the newest cell is the parent's own."""
     flat = (rows[:, :1] + parent).flatten()  # (R,)
     length = buffers.length[flat].long()
     buffers.ancestry.copy_(buffers.ancestry[flat])

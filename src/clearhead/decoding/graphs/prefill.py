@@ -1,7 +1,7 @@
-"""Sources and prompts are read by the model itself; what decoding needs of them goes into the buffers.
+"""Prefill: the model itself reads sources and prompts, and the results go into the buffers.
 
-On a GPU the reading of sources is recorded too, once for each number of sources (a power of two) that is read
-at a time: started kernel by kernel, an encoder takes the host longer than the GPU.
+On a GPU, reading sources is recorded too, once for each batch size (a power of two): launched kernel by
+kernel, an encoder takes the host longer than the GPU.
 
 Shapes: B new requests, S given tokens, G key/value heads, D head size.
 """
@@ -24,18 +24,18 @@ from clearhead.decoding.graphs.step import recorded
 from clearhead.decoding.graphs.weights import Weights
 from clearhead.nn.attention.state import Latents
 
-MOST = 2**16  # tokens of a recorded reading: its buffers are kept
+MOST = 2**16  # tokens of a recorded prefill: its buffers are kept
 
 
 class Recorded(NamedTuple):
-    """A prefill that can be repeated with other numbers in `sent`."""
+    """A prefill that can be replayed with other numbers in `sent`."""
 
     sent: Tensor
     graph: torch.cuda.CUDAGraph
 
 
 class Prefill:
-    """Reads for one model."""
+    """Reads sources and prompts for one model."""
 
     def __init__(self, model: nn.Module, weights: Weights, symbols: Symbols) -> None:
         self.model, self.weights = cast(Any, model), weights
@@ -44,7 +44,7 @@ class Prefill:
         self.start = symbols.start or 0
 
     def read(self, buffers: Buffers, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
-        """Put what the first step needs into these slots."""
+        """Fill these slots with what the first step needs."""
         has_source, device = self.weights.has_source, self.weights.device
         span = buffers.size.source if has_source else max(map(len, given))
         count = len(given)
@@ -64,11 +64,11 @@ class Prefill:
             known.graph.replay()
             return
         sent = table.to(self.weights.device)
-        graph = recorded(lambda: self._source(buffers, sent), rehearsals=1)  # which is already the prefill
+        graph = recorded(lambda: self._source(buffers, sent), rehearsals=1)  # which already is the prefill
         buffers.prefills[len(table)] = Recorded(sent, graph)
 
     def _source(self, buffers: Buffers, sent: Tensor) -> None:
-        """`sent` (B, S + 2): ids, how many of them are real, and the slot of each request."""
+        """`sent` (B, S + 2): ids, their number, and the slot of each request."""
         ids, lengths, at = sent[:, :-2], sent[:, -2], sent[:, -1]
         memory = self.model.encode(ids, lengths)  # (B, S, E)
         count, span = ids.shape
@@ -86,7 +86,7 @@ class Prefill:
         buffers.length.index_fill_(0, rows, 0)
 
     def _prompt(self, buffers: Buffers, sent: Tensor) -> None:
-        """Keys and values of all the prompt; its last token is read again by the first step."""
+        """Keys and values of the whole prompt; the first step reads its last token again."""
         ids, lengths, at = sent[:, :-2], sent[:, -2], sent[:, -1]
         state = self.model.begin()
         self.model(ids, lengths=lengths, state=state)
@@ -100,7 +100,7 @@ class Prefill:
         buffers.next_token[rows] = last.repeat_interleave(beam)
         buffers.length[rows] = (lengths - 1).int().repeat_interleave(beam)
         if beam > 1:
-            buffers.ancestry[rows] = 0  # the prompt lies in the first row of each request
+            buffers.ancestry[rows] = 0  # the prompt is in the first row of each request
 
     def _rows(self, buffers: Buffers, at: Tensor) -> Tensor:
         beam = buffers.size.beam
@@ -108,7 +108,7 @@ class Prefill:
 
 
 def _table(slots: Sequence[int], given: Sequence[Sequence[int]], count: int, span: int) -> Any:
-    """(count, span + 2): what is given, its sizes, its slots; the first again where there are fewer."""
+    """(count, span + 2): the given ids, their sizes, their slots; missing rows repeat the first."""
     sizes = np.fromiter(map(len, given), np.int64, len(given))
     table = np.zeros((count, span + 2), np.int64)
     seen = np.arange(span) < sizes[:, None]

@@ -1,6 +1,6 @@
-"""CUDA-graph slots: buffers, the recorded step that works on them, and which request is in each slot.
+"""CUDA-graph slots: buffers, the recorded step that works on them, and the request in each slot.
 
-Where nothing can be recorded (on a CPU, in tests) the step is simply called.
+Where recording is impossible (on a CPU, in tests) the step is simply called.
 
 Shapes: B requests that ended, K rows of each, N texts kept, L tokens.
 """
@@ -42,8 +42,8 @@ class Active:
     """A request in a slot."""
 
     request: Request
-    told: int = 0  # tokens that events have named
-    slot: Slot = -1  # what the backend calls it
+    told: int = 0  # tokens that events have reported
+    slot: Slot = -1  # its number in the backend
 
 
 class GraphSlots:
@@ -58,10 +58,10 @@ class GraphSlots:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.active: list[Active | None] = [None] * size.requests
         self.left = np.zeros(size.requests, np.int64)  # steps after which each has ended at the latest
-        self.streams = False  # whether somebody may want each token
+        self.streams = False  # whether a caller may want each token
 
     def record(self) -> None:
-        """Record the step; what the rehearsals write is written over by whoever comes."""
+        """Record the step; new requests overwrite what the rehearsals write."""
         self.graph = recorded(self.step, rehearsals=2)
         self.buffers.done.fill_(1)
 
@@ -89,7 +89,7 @@ class GraphSlots:
         self.left[slots] = limits
         self.left[slots] += 1
         sent = torch.tensor([list(slots), limits, least])
-        if buffers.device.type == "cuda":  # pinned, so that the host does not wait until the prefill is done
+        if buffers.device.type == "cuda":  # pinned, so the host does not wait for the end of the prefill
             sent = sent.pin_memory()
         at_slots, limit, shortest = sent.to(buffers.device, non_blocking=True)
         buffers.written[at_slots] = 0
@@ -106,7 +106,7 @@ class GraphSlots:
             buffers.pool[at_slots] = -torch.inf
 
     def burst(self, most_steps: int) -> None:
-        """Several steps; nobody waits for them."""
+        """Launch several steps; does not wait for them."""
         steps = min(most_steps, int(self.left.max()))
         for _ in range(steps):
             if self.graph is not None:
@@ -117,7 +117,7 @@ class GraphSlots:
 
     def events(self) -> list[Event]:
         """What the last burst wrote; slots of requests that have ended are free."""
-        done = self.buffers.done.cpu().numpy()  # the one wait for the device in a burst
+        done = self.buffers.done.cpu().numpy()  # the burst's only wait for the device
         found = self._tokens()
         ended = [at for at in np.flatnonzero(done).tolist() if self.active[at] is not None]
         for at, text in zip(ended, finished(self.buffers, ended) if ended else (), strict=True):
@@ -129,7 +129,7 @@ class GraphSlots:
         return found
 
     def _tokens(self) -> list[Event]:
-        """New tokens of those who stream; a beam is certain of nothing before its end."""
+        """New tokens of requests that stream; a beam is certain of nothing before its end."""
         if not self.streams or self.size.beam > 1:
             return []
         some = [(at, one) for at, one in enumerate(self.active) if one is not None and one.request.stream]
@@ -148,12 +148,12 @@ class GraphSlots:
         return found
 
     def drop(self, at: int) -> None:
-        """The slot is free; its row writes nothing more."""
+        """Free the slot; its row writes nothing more."""
         self.active[at], self.left[at] = None, 0
         self.buffers.done[at] = 1
 
     def used(self, at: int) -> Needed:
-        """How much of its slot a request has used at most: what is worth copying."""
+        """How much of its slot a request has used at most: the part worth copying."""
         one = self.active[at]
         assert one is not None
         given, steps = len(one.request.given), one.request.limit + 1 - int(self.left[at])
@@ -163,14 +163,14 @@ class GraphSlots:
 
 
 def step_key(options: Options) -> tuple[object, ...]:
-    """What of a request's settings its recorded step depends on: requests that agree on it may share one.
+    """The options that a recorded step depends on: requests that agree on them may share one.
 
-    Everything else is kept for each request: limit, least length, seed, temperature.
+    Everything else is kept per request: limit, minimum length, seed, temperature.
     """
     if options.beam > 1:
         return "beam", options.beam, options.nbest, options.length_penalty, options.length_kind
     if options.sample:
-        warm = options.temperature != 1  # whether temperatures are looked at
+        warm = options.temperature != 1  # whether temperatures are used
         return "sample", warm, options.top_k, options.top_p, options.min_p, options.typical
     return ("greedy",)
 
@@ -202,7 +202,7 @@ def _lines(buffers: Buffers, at: Tensor) -> list[list[Hypothesis] | UserError]:
 
 
 def _beams(buffers: Buffers, at: Tensor) -> list[list[Hypothesis] | UserError]:
-    """Follows each finished text from its end to its beginning, by whom each token came after."""
+    """Follows each finished text from its end to its beginning by the parent of each token."""
     beam = buffers.size.beam
     texts_found = (buffers.pool, buffers.pool_count, buffers.pool_row)
     their_ends = (buffers.pool_stop, buffers.pool_logp, buffers.willing)
@@ -214,7 +214,7 @@ def _beams(buffers: Buffers, at: Tensor) -> list[list[Hypothesis] | UserError]:
     ids, logps, parents = (
         one[rows, :span].cpu().numpy().reshape(len(at), beam, span) for one in tables
     )  # (B, K, L)
-    # every text of every request at once, by its place in the flat tables
+    # every text of every request at once, by its index in the flat tables
     first = (np.arange(len(at))[:, None] * beam * span).repeat(row.shape[1], 1).ravel()
     where, ends = row.ravel().astype(np.int64), count.ravel()
     flat = [one.reshape(-1) for one in (ids, logps, parents)]

@@ -1,6 +1,6 @@
 """One token for every row: the decoder of a model on fixed buffers, then the choice.
 
-The forward pass is that of `models.stack`, for one new token a row, written once for both sets of kernels.
+The forward pass is that of `models.stack`, for one new token per row, written once for both sets of kernels.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from clearhead.decoding.random_draws import drawn, uniform
 
 
 def recorded(work: Callable[[], None], rehearsals: int) -> torch.cuda.CUDAGraph:
-    """What `work` does on the device, to be replayed. It is rehearsed, which compiles its kernels, and then
-    recorded, which does nothing else.
+    """Record what `work` does on the device, for replay. It is rehearsed first, which compiles its kernels,
+    and then recorded, which only records.
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -37,7 +37,7 @@ def recorded(work: Callable[[], None], rehearsals: int) -> torch.cuda.CUDAGraph:
 
 
 class Step:
-    """Reads the buffers and writes them: what is replayed."""
+    """Reads and writes the buffers: the part that is replayed."""
 
     def __init__(
         self, weights: Weights, buffers: Buffers, symbols: Symbols, options: Options, kernels: Kernels
@@ -47,12 +47,12 @@ class Step:
         size = buffers.size
         self.tables = weights.position_tables(size.positions)
         self.rules = TokenRules(symbols, weights.vocabulary, weights.device)
-        # all stop symbols may stand before the K others that are wanted
+        # all stop symbols may rank before the K others that are needed
         self.candidates = min(size.beam + self.rules.count, weights.vocabulary) if size.beam > 1 else 1
         penalty = LengthPenalty(options.length_penalty, options.length_kind)
         divisors = [penalty.at(length) if length else 1.0 for length in range(size.positions + 4)]
         self.divisors = torch.tensor(divisors, dtype=torch.float64, device=weights.device)
-        # what shapes the distribution that is drawn from; each row has its own temperature
+        # processors of the sampling distribution; each row has its own temperature
         self.warm = options.temperature != 1
         others = options.replace(temperature=1.0)
         self.after = pipeline(others, symbols, weights.vocabulary, weights.has_source).after
@@ -71,7 +71,7 @@ class Step:
         """(R, V) for the token after each row's newest."""
         weights, buffers, kernels = self.weights, self.buffers, self.kernels
         tables, shape = self.tables, weights.heads
-        self.pending = weights.input_norm  # the norm that whoever reads the stream next has to take
+        self.pending = weights.input_norm  # the norm that the next reader of the stream must apply
         stream = kernels.embed(
             buffers.next_token, buffers.length, weights.table, weights.factor, tables.added
         )
@@ -102,8 +102,8 @@ class Step:
     ) -> tuple[Tensor, Tensor]:
         """What a sub-layer is added to, and the first product inside it.
 
-        Pre-norm: the stream, and the product of its norm. Post-norm: the norm that the sub-layer before has
-        left to be taken is both.
+        Pre-norm: the stream, and the product of its norm. Post-norm: both are the norm that the previous
+        sub-layer left pending.
         """
         first = self.weights.norm_first
         total, normal, found = self.kernels.read(stream, norm if first else self.pending, product, clip)
@@ -133,11 +133,11 @@ class Step:
         return kernels.read(stream, last, weights.output, False)[2]
 
     def _draw(self, logits: Tensor) -> Tensor:
-        """(R,) tokens drawn for each row by its own chance."""
+        """(R,) a token drawn for each row by its own random numbers."""
         buffers = self.buffers
         early = buffers.written < buffers.least
         scores = logits.float().log_softmax(-1) + self.rules.allowed[early.long()]
-        past = Past(buffers.ids[:, :0].long(), [], buffers.written, 0)  # none of these looks at it
+        past = Past(buffers.ids[:, :0].long(), [], buffers.written, 0)  # none of these reads it
         if self.warm:  # as `Temperature`
             lowest = torch.finfo(scores.dtype).min
             peak = scores.amax(dim=-1, keepdim=True).clamp(min=lowest)

@@ -36,11 +36,11 @@ class Norm(NamedTuple):
 
 
 class Latent(NamedTuple):
-    """What latent attention does besides its two products, absorbed."""
+    """What latent attention does besides its two products, in absorbed form."""
 
     norm: Norm  # of what is stored
-    query_norm: Norm | None  # where queries are compressed: of that,
-    query: Product | None  # and what makes queries of it
+    query_norm: Norm | None  # of compressed queries, if there are any,
+    query: Product | None  # and the product that expands them
 
 
 class Block(NamedTuple):
@@ -51,9 +51,9 @@ class Block(NamedTuple):
     cross_query: Product | None
     cross_key_value: Product | None
     cross_output: Product | None
-    inner: Product  # gate and inner, where it is gated
+    inner: Product  # gate and inner, if it is gated
     outer: Product
-    norms: tuple[Norm, ...]  # of self-attention, cross-attention where there is one, feed-forward
+    norms: tuple[Norm, ...]  # of self-attention, cross-attention if there is one, feed-forward
     latent: Latent | None = None
 
 
@@ -66,12 +66,12 @@ class Heads(NamedTuple):
     value: int
     scale: float
     softcap: float  # 0: none
-    turn: int  # 0: none, 1: neighbouring features are turned together, 2: the two halves
-    latent: bool = False  # one key for all heads, of which the first `value` numbers are the value, too
+    turn: int  # 0: none, 1: neighbouring features are rotated together, 2: the two halves
+    latent: bool = False  # one key for all heads; its first `value` numbers are also the value
 
     @property
     def stored(self) -> tuple[int, int]:
-        """Numbers of one key and of one value that are kept for each position."""
+        """Numbers stored per position for one key and for one value."""
         return self.key, 0 if self.latent else self.value
 
 
@@ -81,7 +81,7 @@ class PositionTables(NamedTuple):
     added: Tensor | None  # (P, E) to an embedding
     cosine: Tensor | None  # (P, K/2)
     sine: Tensor | None
-    bias: Tensor | None  # (H, P) to a score, by how far back a key lies
+    bias: Tensor | None  # (H, P) to a score, by distance back to the key
 
 
 class Weights:
@@ -107,7 +107,7 @@ class Weights:
         self.output = _output(known.output)
         self.vocabulary = config.vocabulary
         products = [self.output, *(one for block in self.blocks for one in block if isinstance(one, Product))]
-        self.widest = max(one.weight.shape[1] for one in products)  # numbers that a product reads
+        self.widest = max(one.weight.shape[1] for one in products)  # inputs of the widest product
         self._position = cast(Layer, decoder.layers[0]).attention.position
         rotary = self._position if isinstance(self._position, Rotary) else None
         attention = config.attention.replace(width=config.width)
@@ -129,7 +129,7 @@ class Weights:
         if isinstance(self._position, Rotary):
             cosine, sine = (one.float().contiguous() for one in turns(self._position, capacity, self.device))
         back = biases(self._position, capacity, self.heads.heads, self.device)
-        if back is not None:  # by distance from −(P−1) to P−1, key minus query: only what lies behind counts
+        if back is not None:  # by distance from −(P−1) to P−1, key minus query: only keys further back count
             back = back[:, :capacity].flip(1).float().contiguous()
         return PositionTables(onto, cosine, sine, back)
 
@@ -159,7 +159,7 @@ def _block(layer: Layer) -> Block:
 
 
 def _absorbed(own: LatentAttention) -> tuple[Product, Product, Latent]:
-    """Queries and latents as one product; what makes a layer's result of sums of latents; and the rest."""
+    """Queries and latents as one product; the product from sums of latents to the output; and the rest."""
     query, output = (one.to(own.latent.weight.dtype) for one in own.absorbed_weights())
     last = Product(output, None if own.output.bias is None else own.output.bias.detach())
     norm, query_norm = _norm(own.norm), _norm(own.query_norm)
@@ -173,7 +173,7 @@ def _absorbed(own: LatentAttention) -> tuple[Product, Product, Latent]:
 
 
 def _output(output: Output) -> Product:
-    """The scores of the vocabulary; a factor on what is read is one on the weights."""
+    """The scores of the vocabulary; a factor on the input becomes one on the weights."""
     weight = output.weight.detach()
     bias = None if output.bias is None else output.bias.detach()
     return Product(weight if output.factor == 1.0 else weight * output.factor, bias)

@@ -1,7 +1,7 @@
 """The CPU engine: a model's whole forward pass in C++, compiled at first use.
 
-`why_not()` says whether it can run on this machine, `supports(model)` whether it can run a model; where both
-agree, `NativeRows` takes the place of `TorchRows`, and otherwise decoding goes on with PyTorch.
+`why_not()` says whether it can run on this machine, `supports(model)` whether it can run a model; if both
+agree, `NativeRows` replaces `TorchRows`, otherwise decoding uses PyTorch.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Beam search with its state in the compiled engine: `NativeBeam`.
 
-Makes the choices of `decoding/beam.py`, number for number, where a search asks for nothing else: one
-group, no coverage, no processors beyond forbidden symbols. Everything else is that file's to do, and so is
-the explanation. Here a step is one call, whatever the number of requests.
+Makes the same choices as `decoding/beam.py`, number for number, for searches with one group, no coverage and
+no processors beyond forbidden symbols. That file handles everything else, and explains the search. Here a
+step is one call, whatever the number of requests.
 
-Rows that cannot win any more are dropped (`source/beam.h` says why that changes nothing), so that a request
-has at most K of them.
+Rows that can no longer win are dropped (`source/beam.h` says why that changes nothing), so a request has at
+most K of them.
 
 Shapes: B active requests, K texts of each.
 """
@@ -30,7 +30,7 @@ from clearhead.decoding.native.scores import NativeScores, no_memory
 from clearhead.decoding.options import LengthPenalty
 from clearhead.decoding.processors import nothing_left
 
-STRIDE = 8  # steps that are taken in one call at most: a few, since nobody can interrupt them
+STRIDE = 8  # steps per call at most: a few, since they cannot be interrupted
 
 
 class NativeBeam:
@@ -69,7 +69,7 @@ class NativeBeam:
 
     @staticmethod
     def fits(batch: Batch) -> bool:
-        """Whether a batch whose processors do nothing but forbid symbols can be searched for here."""
+        """Whether a batch whose processors only forbid symbols can be searched here."""
         options = batch.options
         return (
             options.beam > 1
@@ -114,7 +114,7 @@ class NativeBeam:
     def stride(
         self, rows: Rows, searches: Sequence[Search], scores: Sequence[Scores], enough: int
     ) -> list[Scores] | None:
-        """As `decoding.backend.Strides` has it: the engine's own beams need nobody between two steps."""
+        """See `decoding.backend.Strides`: the engine's own beams need no Python between two steps."""
         beams = [one for one in searches if isinstance(one, NativeBeam)]
         seen = [one for one in scores if isinstance(one, NativeScores)]
         if len(beams) < len(searches) or not isinstance(rows, NativeRows) or rows.keep:
@@ -154,6 +154,6 @@ class NativeBeam:
             tokens, logps = text.tokens[: text.count], text.logps[: text.count]
             try:
                 texts.append(hypothesis(tokens, logps, bool(text.willing), text.score))
-            except UserError as error:  # this request's alone
+            except UserError as error:  # concerns this request alone
                 return answer.number, error
         return answer.number, texts

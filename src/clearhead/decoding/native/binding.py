@@ -1,7 +1,7 @@
-"""The C side of the engine as Python sees it: structs field by field, and the functions' types.
+"""Python bindings of the C++ engine: structs field by field, and the functions' types.
 
 Mirrors `source/model.h`, `source/engine.h`, `source/beam.h` and the functions of `source/engine.cpp`. A
-library that says otherwise is not used.
+library that does not match is not used.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"
 FORBIDDEN, STOP = 1, 2  # kinds of tokens
 EARLY = ("never", False, True)  # values of `early_stopping` by number
 FORCED = ("scored", "free", "cut")
-ENVIRONMENT = ("CXX", "PATH", "XDG_CACHE_HOME", "HOME")  # what decides which library is found
-INTERFACE = 1  # of `source/interface.h`, where the same is said from the other side
+ENVIRONMENT = ("CXX", "PATH", "XDG_CACHE_HOME", "HOME")  # what determines which library is found
+INTERFACE = 1  # of `source/interface.h`, which has the same number
 
 Pointer = ctypes.c_void_p
-# By the names that `source/interface.h` has for them; z, a text, is a pointer there.
+# Named as in `source/interface.h`; z, a text, is a pointer there.
 _TYPES: dict[str, Any] = {"v": None, "p": Pointer, "z": ctypes.c_char_p}
 _TYPES |= {"i4": ctypes.c_int32, "i8": ctypes.c_int64, "f4": ctypes.c_float, "f8": ctypes.c_double}
 
 
 def _fields(*lines: str) -> list[tuple[str, Any]]:
-    """The fields of a struct: on each line a type and the names of those that have it."""
+    """The fields of a struct: each line gives a type and the names of its fields."""
     split = (line.split() for line in lines)
     return [(name, _TYPES[kind]) for kind, *names in split for name in names]
 
@@ -113,7 +113,7 @@ class BeamText(ctypes.Structure):
 
 
 STRUCTS = (Norm, Layer, Model, Tables, ScoreBuffer, BeamOptions, BeamAnswer, BeamText, Strider)
-# What each function gives, and what it takes.
+# Return and argument types of each function.
 _FUNCTIONS = {
     "kernels": "p z",
     "kernels_name": "z p",
@@ -155,7 +155,7 @@ _FUNCTIONS = {
 
 
 def believed() -> dict[str, str]:
-    """What this side takes the structs and functions for, in the words of `source/interface.h`."""
+    """The structs and functions that this module assumes, in the notation of `source/interface.h`."""
     found = {"interface": str(INTERFACE)}
     for struct in STRUCTS:
         fields = [
@@ -168,7 +168,7 @@ def believed() -> dict[str, str]:
 
 
 def _code(kind: Any) -> str:
-    """What a field's type is called."""
+    """The name of a field's type."""
     if issubclass(kind, ctypes.Structure):
         return f"s{ctypes.sizeof(kind)}"
     return (
@@ -179,7 +179,7 @@ def _code(kind: Any) -> str:
 
 
 def said(loaded: ctypes.CDLL) -> dict[str, str]:
-    """What the library says that they are."""
+    """The structs and functions that the library reports."""
     try:
         function = loaded.clearhead_interface
     except AttributeError:
@@ -190,9 +190,9 @@ def said(loaded: ctypes.CDLL) -> dict[str, str]:
 
 
 class Functions:
-    """The library's functions by their short names, with the types of what they take and give.
+    """The library's functions by their short names, with argument and return types.
 
-    `NoLibrary` where the library's structs or functions are others than those described here.
+    Raises `NoLibrary` if the library's structs or functions differ from those described here.
     """
 
     def __init__(self, loaded: ctypes.CDLL) -> None:
@@ -218,12 +218,12 @@ def _functions(*environment: str | None) -> Functions:
 
 
 def functions() -> Functions:
-    """The compiled engine's functions; `NoLibrary` where there is none."""
+    """The compiled engine's functions; raises `NoLibrary` if there is none."""
     return _functions(*map(os.environ.get, ENVIRONMENT))
 
 
 def why_not() -> str | None:
-    """One sentence on why the native engine cannot run here; None if it can."""
+    """Why the native engine cannot run here, in one sentence; None if it can."""
     try:
         functions()
     except NoLibrary as reason:
@@ -253,18 +253,18 @@ def kernels(instruction_set: str | None = None) -> int:
 
 
 def instruction_set() -> str:
-    """The set whose kernels are used where none is named: by CLEARHEAD_INSTRUCTION_SET, or the best."""
+    """The set whose kernels are used by default: CLEARHEAD_INSTRUCTION_SET, or the best."""
     return str(functions().kernels_name(kernels()).decode()).replace("_", "-")
 
 
 def free_with(owner: object, function: ctypes._NamedFuncPointer, handle: int) -> None:
-    """Free what a handle stands for with its owner, but not at the end of the interpreter.
+    """Free what a handle refers to together with its owner, but not when the interpreter exits.
 
-    A thread or a generator may still hold it then, and the system takes it all back.
+    A thread or a generator may still hold it then, and the system frees everything anyway.
     """
     weakref.finalize(owner, function, handle).atexit = False
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """A parameter as contiguous float32 on the CPU; itself where it already is."""
+    """A parameter as contiguous float32 on the CPU; unchanged if it already is."""
     return tensor.detach().to(device="cpu", dtype=torch.float32).contiguous()

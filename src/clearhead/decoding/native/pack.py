@@ -1,7 +1,7 @@
-"""A model's weights, packed once for the native engine and shared by all that decode with it.
+"""A model's weights, packed once for the native engine and shared by everything that decodes with it.
 
-`pack` notices when weights have changed since (another tensor, a changed one) and packs anew. Products that
-read the same input become one: queries, keys and values; gate and inner layer.
+`pack` notices when weights have changed (another tensor, or changed values) and packs them again. Products
+that read the same input become one: queries, keys and values; gate and inner layer.
 
 Shapes: E model width, H heads, P positions.
 """
@@ -45,7 +45,7 @@ from clearhead.nn.positions.rotary import Rotary
 
 Dtype = Literal["float32", "bf16", "int8"]
 BYTES: dict[Dtype, int] = {"float32": 4, "bf16": 2, "int8": 1}  # of a weight
-PORTION = 4 << 20  # bytes of float32 weights that are packed at a time: no copy of all of them is ever made
+PORTION = 4 << 20  # bytes of float32 weights packed at a time: no copy of all of them is ever made
 
 
 class Packed:
@@ -66,9 +66,9 @@ class Packed:
         self._kept: list[Any] = []  # tensors and arrays that the structs point into
         self._tables: dict[int, binding.Tables] = {}  # by how many positions they cover
         self._model = cast(Any, model)
-        self._view = view  # of weights that lie in a file
+        self._view = view  # of weights in a file
         self.bytes = 0  # of the packed matrices
-        self.memory = memory  # that the matrices lie in
+        self.memory = memory  # that holds the matrices
         self._int8_embeddings = int8_embeddings
         has_source = self.config.family == "encoder-decoder"
         self.struct = self._describe(has_source)
@@ -95,7 +95,7 @@ class Packed:
         tables = [None if one is None else one.table.weight for one in (source, target)]
         rows: list[int | None] = [None, None]
         if self._int8_embeddings:
-            known = {id(model.output.weight): output}  # a table that is tied to it takes nothing more
+            known = {id(model.output.weight): output}  # a table tied to it takes no more memory
             for i, table in enumerate(tables):
                 if table is not None and id(table) not in known:
                     known[id(table)] = self._matrix([table], [None])
@@ -146,10 +146,10 @@ class Packed:
 
     @torch.no_grad()
     def position_tables(self, size: int) -> binding.Tables:
-        """What positions contribute, for those below `size`; made once, and kept as long as the weights.
+        """What positions contribute, for those below `size`; computed once, and kept as long as the weights.
 
-        The engine knows no scheme, it looks numbers up: it adds a row to an embedding, turns pairs by a
-        cosine and a sine, adds a number for a distance to a score.
+        The engine knows no scheme but looks numbers up: it adds a row to an embedding, rotates pairs by a
+        cosine and a sine, adds a bias for a distance to a score.
         """
         if size not in self._tables:
             rotary, heads = self.decoder_position, self.config.attention.heads
@@ -169,13 +169,13 @@ class Packed:
         """A pointer to a tensor's numbers, which are kept alive."""
         if tensor is None:
             return None
-        # A few numbers are copied, for which no page of a file need stay.
+        # A few numbers are copied, so no page of a file need stay mapped for them.
         kept = plain(self._seen(tensor)).clone() if tensor.dim() == 1 else plain(tensor)
         self._kept.append(kept)
         return kept.data_ptr()
 
     def _seen(self, tensor: Tensor) -> Tensor:
-        """Where to read a tensor that is read once."""
+        """A tensor to read once."""
         return tensor if self._view is None else self._view.of(tensor)
 
     def _norm(self, norm: nn.Module | None) -> binding.Norm:
@@ -261,9 +261,9 @@ def _head_sizes(own: AttentionConfig) -> dict[str, int]:
 
 
 def portions(sizes: list[int], panel: int, most: int) -> Iterator[tuple[int, int]]:
-    """Rows of matrices on top of each other, at most so many at a time, from whole panels to whole panels.
+    """Rows of stacked matrices, at most so many at a time, from panel border to panel border.
 
-    Where a matrix ends with a panel, a portion does as well: it lies in one piece, and nothing is copied.
+    Where a matrix ends with a panel, so does a portion: it is contiguous, and nothing is copied.
 
     >>> list(portions([64, 64, 100], 32, 64)), list(portions([10, 10, 10], 32, 64))
     ([(0, 64), (64, 128), (128, 192), (192, 228)], [(0, 30)])
@@ -278,7 +278,7 @@ def portions(sizes: list[int], panel: int, most: int) -> Iterator[tuple[int, int
 
 
 def rows_of(weights: list[Tensor], begin: int, end: int) -> Tensor:
-    """Rows begin..end−1 of matrices on top of each other, as contiguous float32."""
+    """Rows begin..end−1 of stacked matrices, as contiguous float32."""
     found, first = [], 0
     for weight in weights:
         low, high = max(begin - first, 0), min(end - first, len(weight))
@@ -290,7 +290,7 @@ def rows_of(weights: list[Tensor], begin: int, end: int) -> Tensor:
 
 Key = tuple[Dtype, int, bool, Sharing]
 _known: weakref.WeakKeyDictionary[nn.Module, dict[Key, tuple[Any, Packed]]] = weakref.WeakKeyDictionary()
-# Where the weights of a model lie, and views of a few numbers of each.
+# Addresses of a model's weights, and views of a few numbers of each.
 _samples: weakref.WeakKeyDictionary[nn.Module, tuple[list[int], list[Tensor]]] = weakref.WeakKeyDictionary()
 
 
@@ -302,12 +302,12 @@ def pack(
     int8_embeddings: bool = False,
     sharing: Sharing = "auto",
 ) -> Packed:
-    """The packed weights of a model, made at the first call and again when the weights have changed.
+    """The packed weights of a model, packed at the first call and again when the weights have changed.
 
-    Those of a bundle that was loaded with `mapped=True` are kept in a file of the user's cache folder, which
-    all processes that decode with it have in memory together: where that costs no speed (`auto`), wherever
-    it can be (`always`), or not at all (`never`). `int8_embeddings`: with int8, embeddings come from int8
-    weights as well, those of the output where they are tied to it; otherwise they stay float32.
+    Those of a bundle that was loaded with `mapped=True` are stored in a file of the user's cache folder,
+    which all processes that decode with it share in memory: if that costs no speed (`auto`), wherever
+    possible (`always`), or not at all (`never`). `int8_embeddings`: with int8, embeddings come from int8
+    weights as well, those of the output if they are tied to it; otherwise they stay float32.
     """
     if dtype not in get_args(Dtype):
         raise UserError(f"The native engine supports {', '.join(get_args(Dtype))}, not '{dtype}'.")
@@ -344,7 +344,7 @@ def _packed(
     sharing: Sharing,
     file: MappedFile | None,
 ) -> Packed:
-    """Weights packed now, or found packed; `file` is given if they are as it has them."""
+    """Weights packed now, or found packed; `file` is given if they equal its contents."""
     key = None
     if sharing != "never" and file is not None and file.sha256 is not None:
         config = json.dumps(cast(Any, model).config.to_dict(), sort_keys=True)
@@ -370,14 +370,14 @@ def _packed(
     made = packed()
     if key is None or not put(key, cast(PrivateMemory, made.memory).parts()):
         return made
-    del made  # before the same is mapped
+    del made  # before the same file is mapped
     return found() or packed()
 
 
 def _fingerprint(model: nn.Module, untouched: bool) -> tuple[list[tuple[int, int]], float]:
-    """Changes when weights do: other storage, a noticed change in place, or another sample of the numbers.
+    """Changes when weights do: other storage, a detected in-place change, or another sample of the numbers.
 
-    `untouched`: they are as their file has them, so that no sample is needed.
+    `untouched`: they equal their file's contents, so no sample is needed.
     """
     weights = list(model.parameters())
     found = [(one.data_ptr(), -1 if one.is_inference() else one._version) for one in weights]
@@ -394,6 +394,6 @@ def _fingerprint(model: nn.Module, untouched: bool) -> tuple[list[tuple[int, int
 
 
 def _sample(weight: Tensor) -> Tensor:
-    """A few hundred numbers of a weight, where they lie."""
+    """A few hundred numbers of a weight, as a view."""
     numbers = weight.detach().flatten()
     return numbers[:: max(1, len(numbers) // 256)]

@@ -1,15 +1,15 @@
 """Many texts at once in one model, on the CPU, by the compiled engine: `NativeRows`.
 
-Behaves as `TorchRows` does; the numbers differ by rounding alone (float32), or by what bfloat16 or int8
-weights lose. A row's numbers do not depend on the rows beside it, bit for bit, whatever the dtype.
+Behaves like `TorchRows`; the numbers differ only by rounding (float32), or by what bfloat16 or int8 weights
+lose. A row's numbers do not depend on the other rows, bit for bit, whatever the dtype.
 
-Rows are for one thread at a time; several may read scores, and wait for one another. Where memory runs out,
-the rows stay what they were.
+Rows are for one thread at a time; several may read scores, and wait for one another. If memory runs out, the
+rows stay unchanged.
 
-`supports` says which models it can run: every setting it does not know is named, never guessed. A setting
-that is not listed here may only stand as it does by default, so that what is added to models later is left to
-PyTorch until an engine has learned it. It looks at the modules themselves, too: so is a model whose parts
-somebody has replaced (adapters, hooks, quantised layers).
+`supports` says which models it can run: it names every setting it does not support, and never guesses. A
+setting that is not listed here must have its default, so anything added to models later is left to PyTorch
+until an engine supports it. It looks at the modules themselves, too: a model with replaced parts (adapters,
+hooks, quantised layers) is also left to PyTorch.
 
 Shapes: R rows, V vocabulary, E model width, P positions.
 """
@@ -55,7 +55,7 @@ from clearhead.nn.positions.base import Position
 from clearhead.nn.positions.relative import ALiBi, T5Bias
 from clearhead.nn.positions.rotary import Rotary
 
-FIRST = 128  # positions that tables cover at the beginning
+FIRST = 128  # positions that tables cover initially
 
 KNOWN: set[type[nn.Module]] = {
     *(EncoderDecoder, Decoder, Stack, Layer, nn.ModuleList),
@@ -63,7 +63,7 @@ KNOWN: set[type[nn.Module]] = {
     *(InputEmbedding, TokenEmbedding, Output, Residual, nn.LayerNorm, RMSNorm, Dropout, nn.Dropout),
     *(Position, Sinusoidal, Learned, Rotary, T5Bias, ALiBi),
 }
-# Settings that the engines read, or that decoding does not depend on: the values they know; None: all.
+# Settings that the engines read, or that do not affect decoding: the values they support; None: all.
 SETTINGS: dict[str, tuple[str, ...] | None] = {
     "position.name": ("none", "sinusoidal", "learned", "rotary", "t5", "alibi"),
     "position.layout": ("interleaved", "halves"),
@@ -75,29 +75,29 @@ SETTINGS: dict[str, tuple[str, ...] | None] = {
         f"{part}{name}"
         for part, names in {
             "": "family vocabulary source_vocabulary width layers decoder_layers dropout initialisation "
-            "image recurrent convolution",  # the last three are other families' own
+            "image recurrent convolution",  # the last three belong to other families
             "attention.": "width heads kv_heads query_dim key_dim value_dim memory_width score_rank bias "
             "output_bias scale softcap dropout kernel",
             "feedforward.": "width gated bias dropout",
             "position.": "max_length base scaling buckets max_distance values",
             "norm.": "eps final",
             "embedding.": "scale norm token_types tie_output output_bias output_scale dropout",
-            "head.": "classes pooling pooler transform dropout",  # of heads that are not there
+            "head.": "classes pooling pooler transform dropout",  # of absent heads
         }.items()
         for name in names.split()
     ),
 }
-OF_LATENTS = dict.fromkeys(("attention.latent_dim", "attention.rotary_dim"))  # known, where there are latents
-ON_GPU = ("attention.query_latent_dim",)  # which recorded steps know besides
-NAMES = {"position.name": "position scheme", "attention.score": "score"}  # where a sentence has another word
+OF_LATENTS = dict.fromkeys(("attention.latent_dim", "attention.rotary_dim"))  # supported if there are latents
+ON_GPU = ("attention.query_latent_dim",)  # which recorded steps support besides
+NAMES = {"position.name": "position scheme", "attention.score": "score"}  # what messages call them
 USUAL = ModelConfig()
 
 
 class NativeRows:
-    """Texts in the compiled engine, each of them one row.
+    """Texts in the compiled engine, one row each.
 
-    `threads`: as many as PyTorch uses, unless told. `keep`: what scores bring beside log-probabilities.
-    `instruction_set`: the best this processor has, unless told (`binding.instruction_sets()` lists them).
+    `threads`: default as many as PyTorch uses. `keep`: what scores include besides log-probabilities.
+    `instruction_set`: default the best this processor has (`binding.instruction_sets()` lists them).
     `int8_embeddings`, `sharing`: see `pack`.
     """
 
@@ -136,19 +136,19 @@ class NativeRows:
 
     @property
     def count(self) -> int:
-        """Rows now: the engine's own number, which no failure and no interruption parts from its rows."""
+        """The current number of rows, from the engine: it stays right after any failure or interruption."""
         with self._engine.turn:
             return int(self._library.rows(self._handle))
 
     def memory(self) -> tuple[int, int]:
-        """Slots of keys and values in use, those of taken rows too, and bytes of all there are."""
+        """Slots of keys and values in use, including those of taken rows, and bytes of all slots."""
         with self._engine.turn:
             self._engine.drop_abandoned()
             return self._library.slots(self._handle), self._library.bytes(self._handle)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """For changes of the rows: two at once would each speak of rows that the other has moved."""
+        """For changes of the rows: two at once would each refer to rows that the other has moved."""
         turn = self._engine.turn
         turn.look_for_fork()
         if not self._changing.acquire(blocking=False):
@@ -188,7 +188,7 @@ class NativeRows:
             )
         parent, token = parent.contiguous(), token.contiguous()
         with self._alone():
-            if rows:  # nobody goes on: no further position is needed
+            if rows:  # no row continues: no further position is needed
                 self._cover(self._library.longest(self._handle) + 1)
             seen = self._library.longest_source(self._handle) if "attention" in self.keep else 0
             scores = self._scores(rows, seen)
@@ -205,9 +205,9 @@ class NativeRows:
     ) -> tuple[int, list[NativeScores]]:
         """Several steps at once that compiled beams choose: how many, and each beam's scores after the last.
 
-        A beam is its handle and its scores; its `divisors` are what texts are divided by that end in the next
-        step, the one after it, …. No step has more than `rows`. The last is that in which `enough` requests
-        have been decided, or the divisors are at their end. See `source/beam.h`.
+        A beam is its handle and its scores; its `divisors` are those of texts that end in the next step, the
+        one after it, …. No step has more than `rows`. The last step is the one in which `enough` requests
+        have been decided, or the divisors run out. See `source/beam.h`.
         """
         with self._alone():
             longest = self._library.longest(self._handle)
@@ -246,14 +246,14 @@ class NativeRows:
         return limit is not None and self._library.longest(self._handle) >= limit
 
     def _scores(self, rows: int, source: int) -> NativeScores:
-        """Scores of so many rows, and what was asked for beside them; `source`: tokens of the longest."""
+        """Scores of this many rows, with the extras requested; `source`: tokens of the longest source."""
         with enough_memory():
             hidden = torch.empty(rows, self._engine.packed.config.width) if "hidden" in self.keep else None
             attention = torch.empty(rows, source) if "attention" in self.keep else None
         return NativeScores.empty(self._engine, rows, hidden, attention)
 
     def _cover(self, length: int) -> None:
-        """Give the engine tables for texts of so many tokens."""
+        """Give the engine tables for texts of this many tokens."""
         if length <= self._positions:
             return
         packed = self._engine.packed
@@ -277,7 +277,7 @@ class NativeRows:
 
 
 def supports(model: nn.Module, device: str = "cpu") -> str | None:
-    """Why an engine of ours cannot run this model on such a device, as the end of a sentence; None: it can.
+    """Why our engines cannot run this model on this device, as the end of a sentence; None if they can.
 
     >>> import clearhead
     >>> supports(clearhead.build("tiny"))
@@ -294,9 +294,9 @@ def supports(model: nn.Module, device: str = "cpu") -> str | None:
 
 
 def _config(config: Config, usual: Config = USUAL, path: str = "", more: Iterable[str] = ()) -> str | None:
-    """The first setting that is not known, of a config and those inside it.
+    """The first unsupported setting of a config and those nested in it.
 
-    `usual` has the defaults; `more` are known besides.
+    `usual` has the defaults; `more` are supported besides.
     """
     for name in (one.name for one in fields(config)):
         value, default, where = getattr(config, name), getattr(usual, name), path + name
@@ -309,7 +309,7 @@ def _config(config: Config, usual: Config = USUAL, path: str = "", more: Iterabl
             if (inside := _config(value, default, f"{where}.", more)) is not None:
                 return inside
             continue
-        shown = getattr(value, "kind", value)  # of a part that is of another kind
+        shown = getattr(value, "kind", value)  # of a part of another kind
         name = NAMES.get(where, f"setting {where}")
         return f"the {name} '{shown}'" if isinstance(shown, str | int | float) else f"the {name}"
     return None
@@ -334,7 +334,7 @@ def _weights(model: nn.Module, device: str) -> str | None:
 
 
 def _shapes(model: nn.Module, config: ModelConfig) -> str | None:
-    """Somebody may have replaced a part by one of another size, which PyTorch does not mind."""
+    """A part may have been replaced by one of another size, which PyTorch accepts."""
     attention, width = config.attention, config.width
     key = attention.key_dim or width // attention.heads
     value, groups = attention.value_dim or key, attention.kv_heads or attention.heads

@@ -1,7 +1,7 @@
-"""The engine's handle, and what a model thinks of the next tokens, in buffers that the engine fills.
+"""The engine's handle, and a model's scores of the next tokens, in buffers that the engine fills.
 
-One thread at a time calls the engine, whichever it is (`Turn`). What threads give back to it whenever they
-please, buffers and rows that were taken, goes through lists that need no lock.
+Only one thread at a time calls the engine (`Turn`). Threads may return buffers and taken rows at any time,
+through lists that need no lock.
 
 Shapes: R rows, V vocabulary.
 """
@@ -24,17 +24,17 @@ from clearhead.decoding.native import binding
 from clearhead.decoding.native.binding import free_with, functions
 from clearhead.decoding.native.pack import Packed
 
-SPARE = 4  # buffers for scores that are kept for the next step
+SPARE = 4  # score buffers kept for the next step
 
 
 def no_memory() -> UserError:
-    """A sentence for whoever asked for too much at once."""
+    """The error for a request that needs too much memory at once."""
     return UserError("There is not enough memory for so many texts at once: decode fewer at a time.")
 
 
 @contextmanager
 def enough_memory() -> Iterator[None]:
-    """PyTorch's own words for memory that is not there become the sentence."""
+    """Turn PyTorch's out-of-memory errors into ours."""
     try:
         yield
     except MemoryError:
@@ -46,7 +46,7 @@ def enough_memory() -> Iterator[None]:
 
 
 def check(done: int) -> None:
-    """What the engine says it has done."""
+    """Check the status that the engine returned."""
     if done < 0:
         raise UserError("A call names a row that does not exist, or a token outside the vocabulary.")
     if done == 0:
@@ -54,10 +54,10 @@ def check(done: int) -> None:
 
 
 class Turn:
-    """A lock that the thread that has it may take again, and that a fork does not leave locked for ever.
+    """A reentrant lock that a fork does not leave locked for ever.
 
-    A forked process has none of its parent's other threads. If one of them was inside at that moment, what it
-    was changing is half changed in the copy, and nobody is there to finish it: then entering is refused.
+    A forked process has none of its parent's other threads. If one of them was inside at that moment, its
+    change is incomplete in the copy, and no thread can finish it: then entering is refused.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Turn:
         self._depth = 0  # how often the thread inside has entered
 
     def look_for_fork(self) -> None:
-        """Refuse to go on in a copy that was made in the midst of a change."""
+        """Refuse to continue in a copy that was forked in the middle of a change."""
         if self._process != os.getpid():
             if self._depth:
                 raise UserError(
@@ -89,8 +89,8 @@ class Turn:
 class EngineHandle:
     """The compiled engine, freed with the last object that may still call it.
 
-    Calls are made inside `turn`: ctypes lets other threads run meanwhile. The same thread may come again:
-    collecting garbage may close a generator that decodes, at any place.
+    Calls are made inside `turn`: ctypes lets other threads run meanwhile. The same thread may re-enter:
+    garbage collection may close a generator that decodes, at any point.
     """
 
     def __init__(self, packed: Packed, threads: int) -> None:
@@ -105,38 +105,36 @@ class EngineHandle:
             raise UserError("There is not enough memory for decoding: use a smaller batch or beam.")
         self.turn = Turn()
         self.spare: list[ScoreBuffer] = []
-        self.abandoned: deque[int] = deque()  # taken rows that nobody holds any more, by number
+        self.abandoned: deque[int] = deque()  # taken rows that are no longer referenced, by number
         free_with(self, self.library.engine_free, self.handle)
 
     def buffer(self, rows: int) -> ScoreBuffer:
-        """A buffer for the scores of so many rows: one that was given back, or a new one."""
+        """A buffer for the scores of this many rows: a returned one, or a new one."""
         with suppress(IndexError):
-            while (
-                True
-            ):  # a pop is one step for all threads, a search would be many; smaller ones are of no use
+            while True:  # a pop is atomic, a search would not be; smaller ones are of no use
                 buffer = self.spare.pop()
                 if buffer.rows >= rows:
                     return buffer
         return ScoreBuffer(self.packed, max(rows, 1))
 
     def give_back(self, buffer: ScoreBuffer) -> None:
-        """Keep a buffer for the next step; of two, where one can be kept, the larger. In any thread."""
+        """Keep a buffer for the next step; if only one of two can be kept, the larger. In any thread."""
         if len(self.spare) >= SPARE:
             with suppress(IndexError):  # another thread may have taken them meanwhile
                 buffer = max(buffer, self.spare.pop(), key=lambda one: one.rows)
         self.spare.append(buffer)
 
     def drop_abandoned(self) -> None:
-        """Use the memory again of taken rows that nobody holds. Called inside `turn`."""
+        """Reuse the memory of taken rows that are no longer referenced. Called inside `turn`."""
         while self.abandoned:
             self.library.drop(self.handle, self.abandoned.popleft())
 
 
 class TakenRows:
-    """Rows that have left `NativeRows`, with their memory in the engine until nobody holds this any more.
+    """Rows that have left `NativeRows`; the engine keeps their memory as long as this object is referenced.
 
-    That may be in any thread, in the midst of another one's step or of the interpreter's end: so the engine
-    is only told, and takes the memory back in its next call.
+    It may be collected in any thread, in the middle of another one's step or at interpreter exit: so the
+    engine is only notified, and reclaims the memory in its next call.
     """
 
     def __init__(self, engine: EngineHandle, number: int, rows: int) -> None:
@@ -165,7 +163,7 @@ class ScoreBuffer:
 
 
 class _Lease:
-    """A buffer in use; when the last scores that read it are gone, it can be used again."""
+    """A buffer in use; when the last scores that read it are gone, it can be reused."""
 
     def __init__(self, engine: EngineHandle, buffer: ScoreBuffer) -> None:
         self.engine, self.buffer = engine, buffer
@@ -175,9 +173,9 @@ class _Lease:
 
 
 class NativeScores:
-    """`Scores` (see `decoding.backend`) in a buffer of the engine's; valid as long as they are held."""
+    """`Scores` (see `decoding.backend`) in a buffer of the engine; valid as long as they are referenced."""
 
-    context: list[Tensor] | None = None  # the hidden states of whole prompts are PyTorch's to give
+    context: list[Tensor] | None = None  # only PyTorch returns the hidden states of whole prompts
 
     def __init__(
         self,
@@ -195,7 +193,7 @@ class NativeScores:
     def empty(
         cls, engine: EngineHandle, rows: int, hidden: Tensor | None = None, attention: Tensor | None = None
     ) -> NativeScores:
-        """Scores of so many rows, to be written by the engine, and with them what else is asked for."""
+        """Scores of this many rows, to be written by the engine, with the extras requested."""
         buffer = engine.buffer(rows)
         buffer.struct.hidden = None if hidden is None else hidden.data_ptr()
         buffer.struct.attention = None if attention is None else attention.data_ptr()
@@ -204,12 +202,12 @@ class NativeScores:
 
     @property
     def buffer(self) -> ScoreBuffer:
-        """Where they lie, from row `begin` on."""
+        """The buffer, in which these scores start at row `begin`."""
         return self._lease.buffer
 
     @contextmanager
     def engine(self) -> Iterator[int]:
-        """The handle of the engine that has made them, which inside is the calling thread's alone."""
+        """The handle of the engine that produced them; inside, only the calling thread may use it."""
         with self._lease.engine.turn:
             yield self._lease.engine.handle
 
@@ -220,7 +218,7 @@ class NativeScores:
         return found
 
     def top(self, count: int) -> tuple[Tensor, Tensor]:
-        """(R, count) best log-probabilities and their ids, best first, equals in the order of their ids."""
+        """(R, count) best log-probabilities and their ids, best first, ties by id."""
         vocabulary = self._lease.engine.packed.config.vocabulary
         if not 1 <= count <= vocabulary:
             raise UserError(f"A vocabulary of {vocabulary} does not have {count} tokens to choose from.")
@@ -247,7 +245,7 @@ class NativeScores:
         return NativeScores(self._lease, self.begin + begin, self.begin + end, *extras)
 
     def copy(self) -> NativeScores:
-        """The same scores in a buffer of their own, as large as they are: they may be held for long."""
+        """The same scores in a separate buffer of just their size: they may be held for long."""
         buffer = ScoreBuffer(self._lease.engine.packed, max(self.rows, 1))
         for name in ("logits", "peaks", "norms"):
             getattr(buffer, name)[: self.rows] = getattr(self.buffer, name)[self.begin : self._end]

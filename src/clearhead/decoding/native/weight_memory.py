@@ -1,15 +1,15 @@
-"""Memory that packed weights lie in: of this process alone, or files that every process maps.
+"""Memory for packed weights: private to this process, or files that every process maps.
 
-The latter are in memory once, however many processes decode. A file lies in the user's cache folder beside
-the compiled engine, under a name made from all that its bytes depend on, and is written whole or not at all.
-It is used only if it and its folder belong to the user and nobody else may write to them, and if size and
-checksum are those that its end names; otherwise it is removed. Where there is no such folder, no space or no
-leave to write, weights are packed into memory as ever. Knows nothing about what is packed.
+Such files are in memory once, however many processes decode. A file is in the user's cache folder next to the
+compiled engine, under a name derived from everything that its bytes depend on, and is written atomically. It
+is used only if the user owns it and its folder, nobody else may write to them, and its size and checksum
+match those at its end; otherwise it is removed. Without such a folder, disk space or write permission,
+weights are packed into private memory as usual. Knows nothing about what is packed.
 
-A file is the packed matrices one after another, and at its end a block that says what it is. Small pages
-would cost a step of decoding a tenth of its speed, so a file is shared where the system maps it with huge
-ones (Linux 6.16 and later on ext4, say). Elsewhere it is read into memory of one's own, which is still sooner
-done than packing, unless sharing is asked for.
+A file consists of the packed matrices one after another, and a final block that describes it. Small pages
+would cost a decoding step a tenth of its speed, so a file is shared if the system maps it with huge ones
+(Linux 6.16 and later on ext4, say). Elsewhere it is read into private memory, which is still faster than
+packing, unless sharing is requested.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from clearhead.base.library import cache_folder, open_trusted, trusted
 
 LINE, HUGE = 64, 2 << 20  # bytes of a cache line and of a huge page
 SMALL = 1 << 20  # bytes of a block, when more was taken than expected
-LEAST = 4 << 20  # bytes: with fewer there is nothing worth sharing
-MOST = 2 << 30  # bytes of all files together; those that were used longest ago are removed
+LEAST = 4 << 20  # bytes: fewer are not worth sharing
+MOST = 2 << 30  # bytes of all files together; the least recently used are removed
 SHARE = 10  # a file that would take more than this part of the free disk is not written
 ABANDONED = 3600.0  # seconds after which an unfinished file counts as dead
 
@@ -47,21 +47,21 @@ BLOCK = 4096  # bytes of the end
 _TROUBLE = (OSError, RuntimeError, NoLibrary)  # files; no home folder; a folder that others may write to
 
 
-# auto: where the system maps files with huge pages; always: with small ones as well;
-# never: no file is looked for or made
+# auto: if the system maps files with huge pages; always: with small ones as well;
+# never: no file is looked for or written
 Sharing = Literal["auto", "always", "never"]
 
 
 def no_memory() -> UserError:
-    """A sentence for a machine that is too small."""
+    """The error for a machine with too little memory."""
     return UserError("There is not enough memory to pack this model's weights for decoding.")
 
 
 class PrivateMemory:
     """Memory of this process, in a few large blocks on huge pages.
 
-    A step of decoding reads every weight once, so that with small pages it would wait for their table's
-    entries as well. `expected`: so many bytes will be taken, more or less.
+    A decoding step reads every weight once, so with small pages it would wait for page table entries as well.
+    `expected`: about how many bytes will be taken.
     """
 
     filled = False  # what is taken is still empty
@@ -73,7 +73,7 @@ class PrivateMemory:
         self._left = 0
 
     def take(self, size: int) -> int:
-        """The address of so many bytes, the first of a cache line."""
+        """The address of so many bytes, aligned to a cache line."""
         size = -(-size // LINE) * LINE
         if size > self._left:
             self._blocks.append(block(max(size, self._expected)))
@@ -95,10 +95,10 @@ class PrivateMemory:
 
 
 def block(expected: int) -> Tensor:
-    """Fresh memory for so many bytes and some more; it takes space when it is written.
+    """Fresh memory for so many bytes and some more; pages are allocated when they are written.
 
-    Of a large block all that will surely be filled is on huge pages, and the rest not, of which only what is
-    needed is taken then.
+    In a large block, everything that will surely be filled is on huge pages; the rest is not, so only what is
+    needed of it is allocated.
     """
     size = -(-(expected + expected // 16) // mmap.PAGESIZE) * mmap.PAGESIZE
     huge = expected // HUGE * HUGE if expected >= 2 * HUGE else 0
@@ -116,13 +116,13 @@ def block(expected: int) -> Tensor:
 
 
 class Unfit(Exception):
-    """What a file holds is not what was looked for."""
+    """The contents of a file are not what was looked for."""
 
 
 class FilledMemory:
-    """Packed matrices that were found, to be taken in the order in which they were written.
+    """Packed matrices from a file, taken in the order in which they were written.
 
-    `shared`: other processes have the same pages.
+    `shared`: other processes map the same pages.
     """
 
     filled = True  # what is taken has been packed
@@ -132,7 +132,7 @@ class FilledMemory:
         self._taken = 0
 
     def take(self, size: int) -> int:
-        """The address of the next so many bytes; `Unfit` where they are not there."""
+        """The address of the next so many bytes; raises `Unfit` if there are not as many."""
         begin = self._taken
         self._taken += -(-size // LINE) * LINE
         if self._taken > len(self._memory):
@@ -140,18 +140,18 @@ class FilledMemory:
         return self._memory.data_ptr() + begin
 
     def finish(self) -> None:
-        """Everything was taken that is there; else `Unfit`."""
+        """Raises `Unfit` unless everything was taken."""
         if self._taken != len(self._memory):
             raise Unfit
 
 
 def key_of(parts: Sequence[str]) -> bytes:
-    """What tells one file from another."""
+    """The key that identifies a file."""
     return hashlib.sha256("\0".join(parts).encode()).digest()
 
 
 def find(key: bytes, sharing: Sharing) -> FilledMemory | None:
-    """What the file of this key holds; a file that may not be used, or not any more, is removed."""
+    """The contents of the file with this key; a file that may not be used, or no longer, is removed."""
     with suppress(*_TROUBLE):
         folder = _folder()
         with trusted(folder) as opened:
@@ -163,7 +163,7 @@ def find(key: bytes, sharing: Sharing) -> FilledMemory | None:
 
 
 def put(key: bytes, parts: Sequence[memoryview]) -> bool:
-    """Write a file, if there is space for it; whether it is there now."""
+    """Write a file, if there is space for it; returns whether it exists now."""
     size = sum(len(part) for part in parts)
     if not LEAST <= size <= MOST:
         return False
@@ -220,9 +220,9 @@ def _mapped(file: int, size: int) -> Tensor:
     mapped = mmap.mmap(file, size + BLOCK, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):
-            mapped.madvise(mmap.MADV_HUGEPAGE)  # where the file system has pages of that size
+            mapped.madvise(mmap.MADV_HUGEPAGE)  # if the file system has pages of that size
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it cannot be written to, and nobody does
+        warnings.simplefilter("ignore")  # it cannot be written to, and never is
         return torch.frombuffer(mapped, dtype=torch.uint8, count=size)
 
 
@@ -238,9 +238,9 @@ def _read(file: int, size: int) -> Tensor:
 
 
 def _on_huge_pages(memory: Tensor) -> bool:
-    """Does the page table of this process hold huge pages of a file where this memory begins?"""
+    """Does this process map huge pages of a file where this memory begins?"""
     place = memory.data_ptr()
-    int(memory[0])  # so that there is something to see
+    int(memory[0])  # touch it, so that a page is mapped
     try:
         with open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
             inside = False
@@ -263,15 +263,15 @@ def _write(path: Path, key: bytes, parts: Sequence[memoryview], size: int) -> No
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(file, "wb", buffering=0) as writer:
         for part in (*parts, memoryview(end)):
-            while part:  # in as few calls as can be: the system may then choose large pages
+            while part:  # in as few calls as possible: the system may then choose large pages
                 part = part[writer.write(part) :]
 
 
 def _make_space(folder: Path, size: int) -> None:
-    """Remove what killed writers have left, and files that were used longest ago until so much more fits."""
+    """Remove what killed writers have left, and the least recently used files until so much more fits."""
     files = []
     for path in folder.iterdir():
-        with suppress(OSError):  # somebody else was quicker
+        with suppress(OSError):  # another process was faster
             about = path.lstat()
             if path.name.startswith("packed-"):
                 files.append((about.st_mtime, about.st_size, path))

@@ -1,8 +1,8 @@
 """Answers as JSON, and failures as sentences: {"error": "…"} with a status that says whose fault it was.
 
-A `UserError` is 400, a request that does not fit its description 422, broken JSON 400. What nobody foresaw is
-500 with a sentence, and its traceback goes to the server's own stderr. `JobQueue` lets one question at a
-time to each model; the others wait in a short line, and never for ever. Knows nothing about views.
+A `UserError` is 400, a request that does not match its schema 422, broken JSON 400. An unforeseen error is
+500 with a sentence, and its traceback goes to the server's stderr. `JobQueue` lets one question at a time
+reach each model; the others wait in a short queue, and never for ever. Knows nothing about views.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from clearhead.explorer.server.schema import Problem
 from clearhead.explorer.session import Session
 from clearhead.explorer.words import Plain
 
-SHORT = 60  # letters of what somebody sent that a sentence repeats
+SHORT = 60  # characters of the user's input that a sentence repeats
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "The request cannot be answered; the message says why."},
     403: {"model": Problem, "description": "The request came from another site."},
@@ -39,7 +39,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 class Answer(JSONResponse):
-    """Plain data as JSON that nobody keeps. JSON knows no infinity and no NaN: they become null."""
+    """Plain data as JSON that is never cached. JSON has no infinity and no NaN: they become null."""
 
     def __init__(
         self, content: Any, status_code: int = 200, headers: Mapping[str, str] | None = None
@@ -60,7 +60,7 @@ def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None
 
 
 def answer_failures(app: FastAPI) -> None:
-    """Have every failure of an app answered with a sentence."""
+    """Answer every failure of an app with a sentence."""
     unforeseen = (
         "An internal error occurred: the terminal that runs the explorer shows the details. Please report it."
     )
@@ -79,7 +79,7 @@ def _not_as_described(_: Request, error: Exception) -> Answer:
 
 
 def sentence_of(fault: Mapping[str, Any]) -> str:
-    """A fault that pydantic found, as a sentence.
+    """A validation error of pydantic, as a sentence.
 
     >>> sentence_of({"type": "missing", "loc": ("body", "text"), "msg": "Field required"})
     "The setting 'text' is missing."
@@ -104,7 +104,7 @@ def sentence_of(fault: Mapping[str, Any]) -> str:
 
 
 def _where(place: Sequence[Any]) -> str:
-    """A place in a request, without what comes before its settings; short, whatever somebody called it."""
+    """A place in a request, without what precedes its settings; short, whatever it is called."""
     steps = [str(step) for step in place[1:] if isinstance(step, (str, int))]
     named = "".join(letter if letter.isprintable() else "?" for letter in ".".join(steps))
     return named if len(named) <= SHORT else f"{named[:SHORT]}…"
@@ -135,16 +135,16 @@ def _finite(content: Any) -> Any:
     return content
 
 
-# -- one question at a time to each model ----------------------------------------------------------------
+# -- one question at a time per model --------------------------------------------------------------------
 
 
-MOST_WAITING = 16  # questions in all, so that threads are left for other things
+MOST_WAITING = 16  # questions in total, so that threads are left for other things
 PATIENCE = 60.0  # seconds
-RETRY_AFTER = {"retry-after": "2"}  # seconds after which whoever was turned away should ask again
+RETRY_AFTER = {"retry-after": "2"}  # seconds after which a refused client should ask again
 
 
 class JobQueue:
-    """Sessions by name, and whose turn it is."""
+    """Sessions by name, with a queue for each."""
 
     def __init__(
         self, sessions: Mapping[str, Session], waiting: int = MOST_WAITING, patience: float = PATIENCE
@@ -158,7 +158,7 @@ class JobQueue:
         self._places = threading.BoundedSemaphore(waiting)
 
     def ask(self, name: str | None, question: Callable[[Session], Plain]) -> Plain:
-        """The answer of the model of this name (None: the first)."""
+        """The answer of the model with this name (None: the first)."""
         chosen = self.first if name is None else name
         if chosen not in self.sessions:
             short = chosen if len(chosen) <= 40 else f"{chosen[:40]}…"

@@ -1,8 +1,8 @@
 """The explorer as a web app: one address for each question, each answered by one view.
 
 `make_app` takes sessions and the folder of the built page. A question goes through the guard (who asks), its
-schema (what is asked) and the desk (whose turn it is) to a view, and comes back as JSON or as a sentence.
-Views are plain functions run in a pool of threads, so that a slow one holds up nobody but its own model.
+schema (what is asked) and the job queue (whose turn it is) to a view, and returns as JSON or as a sentence.
+Views are plain functions run in a thread pool, so a slow one blocks only its own model.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from clearhead.explorer.sublayers import sublayer_formula
 from clearhead.explorer.verdict import verdict
 from clearhead.explorer.words import Plain
 
-BUILT = Path(__file__).resolve().parent.parent / "built"  # what `make web` makes
+BUILT = Path(__file__).resolve().parent.parent / "built"  # what `make web` builds
 
 
 class View(NamedTuple):
-    """A question that is posted, and who answers it: the fields of the request are the view's arguments."""
+    """A question sent by POST, and the view that answers it: the fields of the request are its arguments."""
 
     path: str
     asks: type[schema.Ask]
@@ -90,7 +90,7 @@ VIEWS = (
 
 
 def make_app(sessions: Mapping[str, Session], web: Path = BUILT, *, host: str = "127.0.0.1") -> FastAPI:
-    """The app for these sessions, by name. It may be asked for by the name of the `host` it is bound to."""
+    """The app for these sessions, by name. Clients may also use the name of the `host` it is bound to."""
     app = FastAPI(
         title="clearhead explorer",
         description="What a model does with a text, exactly. Tensors are base64 of little-endian float32.",
@@ -106,7 +106,7 @@ def make_app(sessions: Mapping[str, Session], web: Path = BUILT, *, host: str = 
         _post(app, desk, view)
     _gets(app, desk)
     answer_failures(app)
-    app.router.default = Page(web)  # what no question answers
+    app.router.default = Page(web)  # everything that is not a question
     app.add_middleware(Guard, host=host)
     return app
 
@@ -116,7 +116,7 @@ def _post(app: FastAPI, desk: JobQueue, view: View) -> None:
         settings = ask.model_dump(exclude={"model"})
         return Answer(desk.ask(ask.model, lambda session: view.answer(session, **settings)))
 
-    answer.__annotations__["ask"] = view.asks  # what the framework reads the request by
+    answer.__annotations__["ask"] = view.asks  # the framework reads the request by it
     name = view.path.removeprefix("/api/").replace("/", "-")
     app.add_api_route(view.path, answer, methods=["POST"], summary=view.about, operation_id=name, name=name)
 

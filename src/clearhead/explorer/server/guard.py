@@ -1,10 +1,10 @@
 """Who may ask: only a page that came from this server, on this machine.
 
-A page of another site can make a browser send requests here, and by DNS rebinding even under a name of its
-own that suddenly means 127.0.0.1. The `Host` header tells such a name, `Origin` and `Sec-Fetch-Site` tell the
-page. A name that nobody but this machine answers to, or a plain address, cannot be rebound. Also bounds what
-a request may weigh and how long it may take to arrive, and puts the headers on every answer that forbid the
-page to fetch anything from elsewhere. Knows nothing about what is asked.
+A page of another site can make a browser send requests here, and by DNS rebinding even under its own name,
+which suddenly resolves to 127.0.0.1. The `Host` header reveals such a name, `Origin` and `Sec-Fetch-Site`
+reveal the page. A name that only this machine answers to, or a plain address, cannot be rebound. The guard
+also limits the size of a request and the time it may take to arrive, and adds the headers to every answer
+that forbid the page to fetch anything from elsewhere. Knows nothing about what is asked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clearhead.explorer.server.answers import problem
 MOST_BYTES = 2**20  # of a request
 PATIENCE = 30.0  # seconds for a request to arrive
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
-WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # bound so, the server answers on every address it has
+WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # bound to these, the server answers on every address it has
 
 HEADERS = {
     "content-security-policy": (
@@ -38,7 +38,7 @@ HEADERS = {
 
 
 class Guard:
-    """Stands before an app (ASGI) and lets through what a page of this server asks."""
+    """Wraps an app (ASGI) and lets through only what a page of this server asks."""
 
     def __init__(self, app: ASGIApp, host: str = "127.0.0.1") -> None:
         self.app, self.bound = app, host
@@ -55,7 +55,7 @@ class Guard:
             refuse_strangers(scope, self.bound)
             body = await _whole(scope, receive)
         except HTTPException as refusal:
-            # Connection: close, because what is left of the request is not read.
+            # Connection: close, because the rest of the request is not read.
             answer = problem(refusal.status_code, refusal.detail, {"connection": "close"})
             await answer(scope, receive, guarded)
             return
@@ -63,7 +63,7 @@ class Guard:
 
 
 def refuse_strangers(scope: Scope, bound: str) -> None:
-    """A sentence for whoever is not the page of this server."""
+    """Raise an error for any client that is not the page of this server."""
     host = _only(scope, "host")
     if host is None or not is_ours(host, bound):
         raise HTTPException(
@@ -82,7 +82,7 @@ def refuse_strangers(scope: Scope, bound: str) -> None:
 def is_ours(host: str, bound: str) -> bool:
     """Whether a `Host` header names this server: this machine's own names, or the host it is bound to.
 
-    Bound to every address, it may be asked by any address, but not by a name that others could rebind.
+    Bound to every address, it accepts any address, but not a name that others could rebind.
 
     >>> is_ours("localhost:8765", "127.0.0.1"), is_ours("evil.example:8765", "127.0.0.1")
     (True, False)
@@ -105,7 +105,7 @@ def is_ours(host: str, bound: str) -> bool:
 
 
 def _only(scope: Scope, name: str) -> str | None:
-    """The one value of a header; two of them are nobody's honest request."""
+    """The single value of a header; no honest request has two of them."""
     found = Headers(scope=scope).getlist(name)
     if len(found) > 1:
         raise HTTPException(403, f"The request has more than one '{name}' header.")
@@ -113,7 +113,7 @@ def _only(scope: Scope, name: str) -> str | None:
 
 
 def _is_a_link(scope: Scope) -> bool:
-    """Somebody followed a link to the page itself: that tells the other site nothing."""
+    """The user followed a link to the page itself, which reveals nothing to the other site."""
     mode, goal = _only(scope, "sec-fetch-mode"), _only(scope, "sec-fetch-dest")
     page = scope["method"] == "GET" and not scope["path"].startswith("/api/")
     return page and mode == "navigate" and goal == "document"
@@ -146,7 +146,7 @@ async def _whole(scope: Scope, receive: Receive) -> bytes:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Hands on the body that was read, and then whatever else comes."""
+    """Passes on the body that was read, and then whatever else comes."""
     waiting = [body]
 
     async def again() -> Message:

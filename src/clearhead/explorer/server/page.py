@@ -1,7 +1,7 @@
-"""The built page as files, and nothing but them: what is served is chosen from a list of what is there.
+"""The built page as files, and nothing else: requests select from a list of the existing files.
 
-No path is ever made from a request, so none can lead outside. Links are not followed. Knows nothing about
-what the files are.
+No path is ever built from a request, so none can lead outside. Links are not followed. Knows nothing about
+the contents of the files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = {
 
 
 class Page:
-    """The files of one folder (ASGI), for every address that is no question."""
+    """The files of one folder (ASGI), for every address that is not a question."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class Page:
 
 
 def files_in(folder: Path) -> dict[str, Path]:
-    """Every plain file under a folder, by the path that a page asks it by; links are left out."""
+    """Every plain file under a folder, by the path under which a page requests it; links are left out."""
     found: dict[str, Path] = {}
     for place, folders, names in os.walk(folder, followlinks=False):
         folders[:] = [name for name in folders if not os.path.islink(os.path.join(place, name))]

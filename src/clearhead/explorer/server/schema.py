@@ -1,6 +1,6 @@
 """What the page may ask, field by field: types are strict, numbers bounded, unknown fields refused.
 
-What only a model can tell (is there such a layer, how many tokens has this text) is told by the views.
+The views check what depends on the model (whether such a layer exists, how many tokens a text has).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Kind = Literal["encoder.self", "decoder.self", "decoder.cross"]
 
 
 class Ask(BaseModel):
-    """What every request may say."""
+    """The fields of every request."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -30,14 +30,14 @@ class Ask(BaseModel):
 
 
 class Pair(Ask):
-    """A text, and what the model is to write for it; without a target, what it writes itself."""
+    """A text, and the target to assume; without one, the model's own output."""
 
     text: Text
     target: Text | None = None
 
 
 class Run(Ask):
-    """A text to be written, and how."""
+    """A text to write for, and how."""
 
     text: Text
     strategy: Literal["greedy", "sample", "beam"] = "greedy"
@@ -61,7 +61,7 @@ class Verdict(Ask):
 
 
 class Tensor(Pair):
-    """One tensor by its name; where it has heads, one of them."""
+    """One tensor by name; if it has heads, one of them."""
 
     name: Name
     head: Index | None = None
@@ -84,7 +84,7 @@ class Summary(Pair):
 
 
 class Classes(Ask):
-    """Attention by the class of what is looked at; without a text, over the model's example sentences."""
+    """Attention by the class of the attended tokens; without a text, over the model's example sentences."""
 
     text: Text | None = None
     target: Text | None = None

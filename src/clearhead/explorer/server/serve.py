@@ -1,4 +1,4 @@
-"""The server itself: a free port, the address said once it answers, and a quiet end.
+"""The server itself: a free port, the address printed once it answers, and a quiet shutdown.
 
 Knows nothing about what is served.
 """
@@ -14,12 +14,12 @@ import uvicorn
 
 from clearhead.base.errors import UserError
 
-TRIED = 100  # ports that are tried beginning with the one asked for
-LAST_WORDS = 2  # seconds that answers under way have when the server ends
+TRIED = 100  # ports to try, starting with the requested one
+LAST_WORDS = 2  # seconds that running answers have when the server stops
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket on the port asked for, or the next that is free (0: any); a sentence where there is none."""
+    """A socket on the requested port, or the next free one (0: any); raises an error if there is none."""
     try:
         family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][
             0
@@ -31,7 +31,7 @@ def bind(host: str, port: int) -> socket.socket:
         ) from None
     last = min(port + TRIED, 65_536) if port else 1
     for number in range(port, last):
-        # named as TCP, for asyncio turns off waiting (Nagle's algorithm) only where it knows the protocol
+        # TCP by name: asyncio disables Nagle's algorithm only if it knows the protocol
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -57,7 +57,7 @@ def address_of(listener: socket.socket, host: str) -> str:
 
 
 def serve(app: Any, listener: socket.socket, ready: Callable[[], None]) -> None:
-    """Answer until somebody presses Ctrl-C; `ready` is called once questions are answered."""
+    """Serve until Ctrl-C; `ready` is called once the server answers."""
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -72,13 +72,13 @@ def serve(app: Any, listener: socket.socket, ready: Callable[[], None]) -> None:
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:
-        pass  # uvicorn ends well, and then says once more what it was told
+        pass  # uvicorn shuts down cleanly, and then raises the signal again
     finally:
         listener.close()
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready."""
+    """Calls back when it is ready."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
