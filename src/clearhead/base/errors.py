@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from itertools import accumulate
 
 
 class UserError(ValueError):
@@ -22,13 +23,24 @@ class UserError(ValueError):
     """
 
 
+MOST_NAMES = 300  # characters of the names in one sentence
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A clause that helps with a misspelt name: the nearest known name, or all of them."""
+    """A clause that helps with a misspelt name: the nearest known name, or all of them that fit a sentence.
+
+    >>> nearest("gru2", ["gru", "lstm"]), nearest("?", ["gru", "lstm"])
+    ("did you mean 'gru'?", 'known: gru, lstm.')
+    >>> nearest("?", [f"number-{i:03}" for i in range(500)])[-50:]
+    'number-022, number-023, number-024 and 475 others.'
+    """
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
         return f"did you mean '{close[0]}'?"
-    return f"known: {', '.join(names)}."
+    fit = max(1, sum(total <= MOST_NAMES for total in accumulate(len(name) + 2 for name in names)))
+    more = f" and {len(names) - fit} others" if len(names) > fit + 1 else ""
+    return f"known: {', '.join(names[:fit] if more else names)}{more}."
 
 
 def counted(number: int, noun: str) -> str:
