@@ -5,6 +5,7 @@
     python recipes/run.py multi30k-en-fr-from-tatoeba --data DATA      # trains its base first if needed
     python recipes/run.py sst2-1000-from-minilm --data DATA --scratch  # the same without its base
     python recipes/run.py --all --data DATA
+    python recipes/run.py sst2 aeslc --data DATA --processes 6         # recipes and seeds side by side
     python recipes/run.py --merge other.json                # add what another machine measured
     python recipes/run.py --take runs/architectures         # and what `clearhead compare` found there
     python recipes/run.py --table                           # rewrite the tables of recipes/README.md
@@ -22,6 +23,7 @@ import importlib.util
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -38,6 +40,7 @@ from clearhead.data.read import read_rows
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig
 from clearhead.jobs.finish import Finished
 from clearhead.jobs.recipe import Table, merged, nested, read_recipe
+from clearhead.jobs.side_by_side import side_by_side
 from clearhead.jobs.train import train
 from clearhead.tasks import TASKS, task_of
 from clearhead.training.interrupt import Interrupted
@@ -85,6 +88,41 @@ def run(name: str, seed: int, chosen: argparse.Namespace) -> dict[str, Any]:
         "weights": finished.chosen,
         "versions": {"clearhead": clearhead.__version__, "torch": torch.__version__.split("+")[0]},
     }
+
+
+def run_side_by_side(names: Sequence[str], chosen: argparse.Namespace) -> list[str]:
+    """Every recipe and seed in its own process; those that start from another recipe's run come after it.
+
+    Returns messages about those that failed. Each process keeps its result in its own file, and all are taken
+    in at the end.
+    """
+    bases = [base for name in names if (base := MEASURES[name].base) in MEASURES and not chosen.scratch]
+    first = dict.fromkeys([*bases, *(name for name in names if MEASURES[name].base not in MEASURES)])
+    then = [name for name in names if name not in first]
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    failed: list[str] = []
+    for wave in (list(first), then):
+        places = {f"{name}-seed{seed}": (name, seed) for seed in chosen.seeds for name in wave}
+        results = {label: chosen.out / f"{label}.results.json" for label in places}
+        lacking = [label for label in places if chosen.again or not results[label].exists()]
+        commands = {}
+        for label in lacking:
+            name, seed = places[label]
+            own = [name, "--seeds", str(seed), "--results", str(results[label])]
+            commands[label] = [sys.executable, __file__, *own, *_passed_on(chosen)]
+        failed += side_by_side(commands, chosen.processes, chosen.out)
+        for label, path in results.items():
+            if path.exists() and places[label][0] in names:
+                write_results(chosen.results, taken_in(read_results(chosen.results), read_results(path)))
+    return failed
+
+
+def _passed_on(chosen: argparse.Namespace) -> list[str]:
+    """The arguments that the process of one run shares with this one."""
+    data = [] if chosen.data is None else ["--data", str(chosen.data)]
+    flags = [f"--{name}" for name in ("again", "scratch") if getattr(chosen, name)]
+    settings = [word for setting in chosen.settings for word in ("--set", setting)]
+    return [*data, "--out", str(chosen.out), "--device", chosen.device, *flags, *settings]
 
 
 def _base(measure: Measure, seed: int, chosen: argparse.Namespace) -> Path | None:
@@ -178,6 +216,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scratch", action="store_true", help="leave the base of a recipe out")
     parser.add_argument("--device", default="auto", metavar="NAME")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="A.B=C")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="runs at the same time")
     parser.add_argument("--view", default="plain", metavar="KIND", help="live, plain or quiet")
     parser.add_argument("--results", type=Path, default=HERE / "results.json", metavar="FILE")
     parser.add_argument("--merge", type=Path, metavar="FILE", help="take in results of another machine")
@@ -198,7 +237,11 @@ def main() -> int:
     try:
         if chosen.merge is not None:
             write_results(chosen.results, taken_in(read_results(chosen.results), read_results(chosen.merge)))
-        for name in MEASURES if chosen.all else chosen.names:
+        names = list(MEASURES) if chosen.all else chosen.names
+        failed = run_side_by_side(names, chosen) if chosen.processes > 1 else []
+        for sentence in failed:
+            print(f"run.py: {sentence}", file=sys.stderr)
+        for name in names if chosen.processes == 1 else ():
             for seed in chosen.seeds:
                 found = run(name, seed, chosen)
                 print(json.dumps(found, ensure_ascii=False), flush=True)
@@ -216,7 +259,7 @@ def main() -> int:
     except (Interrupted, KeyboardInterrupt) as stop:
         print(f"run.py: {str(stop) or 'stopped at once by a second Ctrl-C'}.", file=sys.stderr)
         return 130
-    return 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -220,6 +220,44 @@ def test_the_tables_show_the_results() -> None:
     assert {one["recipe"] for one in runs} <= {*COMPARED}
 
 
+def test_runs_side_by_side_begin_with_their_bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every recipe and seed is a process of this script; what is measured already is not run again."""
+    run, table = script("run"), script("table")
+    waves: list[dict[str, list[str]]] = []
+
+    def pretend(commands: dict[str, list[str]], count: int, logs: Path) -> list[str]:
+        assert (count, logs) == (4, tmp_path / "out")
+        waves.append(commands)
+        for words in commands.values():
+            name, seed = words[2], int(words[words.index("--seeds") + 1])
+            figures = {run.MEASURES[name].figure: 50.0}
+            one = {"recipe": name, "seed": seed, "machine": "m", "beam": 1, "figures": figures, "minutes": 1}
+            table.write_results(Path(words[words.index("--results") + 1]), [one])
+        return ["a sentence"] if len(waves) == 1 else []
+
+    monkeypatch.setattr(run, "side_by_side", pretend)
+    names = ["sst2-from-mask", "sst2", "sst2-from-minilm"]
+    arguments = [*names, "--seeds", "1", "2", "--processes", "4", "--data", "DATA", "--device", "cpu"]
+    where = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "all.json")]
+    monkeypatch.setattr(sys, "argv", ["run.py", *arguments, *where])
+    assert run.main() == 1
+    assert [sorted(wave) for wave in waves] == [
+        sorted(f"{name}-seed{n}" for name in ("wikitext-2-mask", "sst2", "sst2-from-minilm") for n in (1, 2)),
+        ["sst2-from-mask-seed1", "sst2-from-mask-seed2"],
+    ]
+    assert waves[0]["sst2-seed2"][3:] == [
+        *("--seeds", "2", "--results", str(tmp_path / "out/sst2-seed2.results.json"), "--data", "DATA"),
+        *("--out", str(tmp_path / "out"), "--device", "cpu"),
+    ]
+    kept = table.read_results(tmp_path / "all.json")
+    assert sorted((one["recipe"], one["seed"]) for one in kept) == sorted(
+        (n, s) for n in names for s in (1, 2)
+    )
+    waves.clear()
+    assert run.main() == 1
+    assert waves == [{}, {}]
+
+
 def test_a_comparison_s_runs_are_taken_in(tmp_path: Path) -> None:
     """From the folder that `clearhead compare` leaves; those of the same recipe are replaced."""
     comparisons = script("comparisons")

@@ -12,12 +12,9 @@ resumed. `processes` runs go side by side, spread over the available GPUs.
 from __future__ import annotations
 
 import json
-import os
 import re
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +38,7 @@ from clearhead.jobs.gradient_by_distance import gradient_by_distance
 from clearhead.jobs.members import CompareConfig, Comparison, Member, differing, invited
 from clearhead.jobs.plan import decided
 from clearhead.jobs.recipe import Table, merged, table_in
+from clearhead.jobs.side_by_side import side_by_side
 from clearhead.jobs.train import begun, resume, train
 from clearhead.models.build import build, count_parameters
 from clearhead.planner.batch import Batch
@@ -71,7 +69,9 @@ def compare(
     waiting = [one for one in _runs(found) if not _result(folder, *one).exists()]
     count = max(torch.cuda.device_count(), 1) if processes is None else processes
     if count > 1 and len(waiting) > 1:
-        failed = _side_by_side(folder, waiting, count)
+        command = [sys.executable, "-m", "clearhead", "compare", "--out", str(folder), "--only"]
+        names = [name_of_run(member, seed) for member, seed in waiting]
+        failed = side_by_side({name: [*command, name] for name in names}, count, folder)
     else:
         failed = [
             sentence
@@ -156,47 +156,6 @@ def name_of_run(member: Member, seed: int) -> str:
 
 def _result(folder: Path, member: Member, seed: int) -> Path:
     return folder / RESULTS / f"{name_of_run(member, seed)}.json"
-
-
-def _side_by_side(folder: Path, waiting: Sequence[tuple[Member, int]], count: int) -> list[str]:
-    """Each run in its own process, `count` at a time, spread over the GPUs; output goes to OUT/NAME.log.
-
-    Returns messages about those that failed.
-    """
-    gpus = torch.cuda.device_count()
-    free = list(range(count))
-    active: dict[int, tuple[subprocess.Popen[bytes], str]] = {}
-    left, failed = list(waiting), list[str]()
-    try:
-        while left or active:
-            while left and free:
-                place, (member, seed) = free.pop(0), left.pop(0)
-                name = name_of_run(member, seed)
-                where = {"CUDA_VISIBLE_DEVICES": _visible(place % gpus)} if gpus else {}
-                command = [sys.executable, "-m", "clearhead", "compare", "--out", str(folder), "--only", name]
-                with open(folder / f"{name}.log", "ab") as log:
-                    process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **where})
-                active[place] = process, name
-            time.sleep(0.2)
-            for place, (process, name) in list(active.items()):
-                if process.poll() is not None:
-                    del active[place]
-                    free.append(place)
-                    if process.returncode:
-                        log_of = folder / f"{name}.log"
-                        failed.append(f"{name} did not finish: '{log_of}' says why.")
-    finally:  # on an interrupt, each run saves what it has, and ends
-        for process, _ in active.values():
-            process.terminate()
-        for process, _ in active.values():
-            process.wait()
-    return failed
-
-
-def _visible(number: int) -> str:
-    """The GPU with this index among those visible to this process."""
-    seen = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
-    return seen[number] if number < len(seen) else str(number)
 
 
 def measure_one(folder: Path, name: str, view: str) -> None:
