@@ -76,6 +76,10 @@ def test_what_embed_refuses(run: Run, corpus: Path, tmp_path: Path) -> None:
         ended = run("embed", "labeller", *arguments)
         assert (ended.code, ended.stdout) == (2, ""), arguments
         assert sentence in ended.stderr
+    (tmp_path / "empty.txt").touch()
+    ended = run("embed", "labeller", "--file", "empty.txt", "--nearest", "a cat")
+    assert ended.code == 2
+    assert "There is no text to search: the input is empty." in ended.stderr
     (tmp_path / "letters.txt").write_text("abc\n" + "a" * 40 + "\n")
     ended = run("embed", "writer", "--file", "letters.txt", "--out", "v.npy")
     assert ended.code == 2

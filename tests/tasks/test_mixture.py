@@ -14,6 +14,7 @@ from clearhead.api import load
 from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle
 from clearhead.cli.main import main
+from clearhead.cli.train import _next as next_command
 from clearhead.data.config import CorpusConfig, DataConfig
 from clearhead.data.plan import share
 from clearhead.data.read import read_rows
@@ -66,6 +67,7 @@ def test_every_task_is_judged_by_its_own_metrics(finished: Finished) -> None:
     assert finished.test is not None
     assert wanted <= set(finished.test.metrics)
     assert finished.bundle.metadata["task"] == "text"
+    assert next_command(finished) == f'clearhead translate {finished.folder} "{next(iter(KINDS))}…"'
 
 
 def test_the_figures_are_those_of_each_task_alone() -> None:

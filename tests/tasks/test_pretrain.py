@@ -102,6 +102,8 @@ def test_the_commands(runs: dict[str, Finished], tmp_path: Path, capsys: pytest.
     ):
         assert main(["fill", *arguments]) == 2
         assert sentence in capsys.readouterr().err
+    assert main(["generate", masked, "the"]) == 2
+    assert "does not continue text. Use `clearhead fill`." in capsys.readouterr().err
     text = write_corpus(tmp_path, "generate", 40, seed=5)
     for bundle in (masked, denoised):
         assert main(["evaluate", bundle, "--file", str(text)]) == 0

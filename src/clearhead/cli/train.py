@@ -283,8 +283,12 @@ def _figures(values: dict[str, float]) -> list[str]:
 
 
 def _next(finished: Any) -> str:
+    from clearhead.evaluation.mixture import answers_of
     from clearhead.tasks import task_of
 
     task = task_of(finished.bundle)
+    if task.columns.mixed:
+        prefix = next(iter(answers_of(finished.bundle)))
+        return f'clearhead {task.command} {finished.folder} "{prefix}…"'
     pair = finished.bundle.metadata["framing"]["source"].get("pair")
     return f"clearhead {task.command} {finished.folder} {task.given}{f' {task.given}' if pair else ''}"

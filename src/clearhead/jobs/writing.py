@@ -74,6 +74,7 @@ def _refuse_other_kind(bundle: Bundle, continues: bool) -> None:
     family, head = bundle.config.family, bundle.config.head.kind
     command = "translate" if translates(bundle) else "generate" if family == "decoder" else ""
     command = "label" if family == "encoder" or head != "none" else command
+    command = "fill" if bundle.metadata.get("task") == "mask" else command
     if command != ("generate" if continues else "translate"):
         what = "continue text" if continues else "translate"
         instead = f" Use `clearhead {command}`." if command else ""
