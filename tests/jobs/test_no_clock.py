@@ -27,7 +27,7 @@ WATCHES = {
     "decoding/native/weight_memory.py",  # how old packed weights or an abandoned file are
     "evaluation/evaluate.py",  # says how long writing took
     "jobs/bench_attention.py",  # what attention takes, measured to be shown
-    "jobs/compare.py",  # how long to wait before runs are asked again whether they are done
+    "jobs/side_by_side.py",  # how long to wait before runs are asked again whether they are done
     "jobs/environment.py",  # how long the self-test took, and whether its time is used up
     "jobs/resumable_output.py",  # when what was written is flushed to disk
     "planner/crossing.py",  # where two costs are equal, measured to be shown
