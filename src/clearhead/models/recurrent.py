@@ -170,8 +170,8 @@ class Recurrent(nn.Module):
     def _read(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """The encoder's states (B, S, M), zero in the padding, and the last one of each direction (B, M).
 
-        The backward reader starts at each row's own end. The host never needs to know where that is (as it
-        does for packed sequences), so CUDA graphs can record this.
+        The backward reader starts at each row's own end. Unlike packed sequences, this needs no lengths on
+        the host, so CUDA graphs can record it.
         """
         rows, count, width = x.shape
         places = torch.arange(count, device=x.device).expand(rows, count)
