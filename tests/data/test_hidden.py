@@ -192,9 +192,11 @@ def test_spans_are_those_of_the_oracle_and_can_be_filled_in(tmp_path: Path) -> N
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 300), st.floats(0.01, 0.9), st.floats(1, 20), st.integers(0, 5))
-def test_any_rate_and_span_can_be_undone(length: int, rate: float, span: float, seed: int) -> None:
-    encoding = Denoised(corruption=CorruptionConfig(rate=rate, span=span))
+@given(st.integers(1, 300), st.floats(0.01, 0.9), st.floats(1, 20), st.integers(0, 5), st.booleans())
+def test_any_rate_and_span_can_be_undone(
+    length: int, rate: float, span: float, seed: int, whole: bool
+) -> None:
+    encoding = Denoised(corruption=CorruptionConfig(rate=rate, span=span, whole_text=whole))
     chunk = Ragged.of([TEXT[:length]])
     sizes = encoding.sizes({"target": chunk.lengths})
     assert sizes.source is not None
@@ -204,6 +206,9 @@ def test_any_rate_and_span_can_be_undone(length: int, rate: float, span: float, 
     assert batch.source.shape[1] == int(batch.source_lengths[0])  # type: ignore[index]
     assert batch.inputs.shape[1] == int(batch.lengths[0])
     source, target = batch.source[0, :-1].tolist(), batch.labels[0, :-1].tolist()
+    if whole:  # the source is the same, and the target the text as it was
+        assert target == TEXT[:length]
+        target = spans_oracle(TEXT[:length], 3, seed, 0, rate, span)[1] if length > 1 else [SENTINELS[0]]
     assert filled_in(source, target, SENTINELS) == TEXT[:length]
     if length > 1:
         assert (source, target) == spans_oracle(TEXT[:length], 3, seed, 0, rate, span)

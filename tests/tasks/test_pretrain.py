@@ -12,8 +12,11 @@ import pytest
 
 from clearhead.api import load
 from clearhead.base.errors import UserError
+from clearhead.bundle.folder import tokenizers_of
 from clearhead.cli.main import main
+from clearhead.data.batch import IGNORED
 from clearhead.decoding.fill import fill
+from clearhead.evaluation.hidden import hidden_batches
 from clearhead.jobs.finish import Finished
 from clearhead.jobs.recipe import Table, merged
 from clearhead.jobs.train import resume, train
@@ -137,15 +140,22 @@ def test_whole_words_and_documents(tmp_path: Path) -> None:
     lines = write_corpus(tmp_path, "generate", 60).read_text().splitlines()
     file.write_text("".join(f'{{"text": "{line}"}}\n' for line in lines))
     for task in TASKS:
-        corpus: Table = {"data": {"train": [{"file": str(file)}], "corruption": {"whole_words": True}}}
+        whole = {"whole_words": True} if task == "mask" else {"whole_text": True}
+        corpus: Table = {"data": {"train": [{"file": str(file)}], "corruption": whole}}
         done = train(tmp_path / task, merged(said(tmp_path, task), corpus), view="quiet")
         assert done.failed == []
         assert done.bundle.metadata["documents"] is True
+    # the last one, which writes the whole text: all of it is judged
+    batch = next(hidden_batches(done.bundle, lines[:3], batch_tokens=10_000))
+    real = batch.labels[batch.labels != IGNORED]
+    assert tokenizers_of(done.bundle)[1].decode(real.tolist()) == "".join(lines[:3])
+    assert done.test is not None
+    assert "the whole text" in done.test.signatures["accuracy"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
-def test_gaps_that_can_be_known_are_filled_rightly(task: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("task, whole", [("mask", False), ("denoise", False), ("denoise", True)])
+def test_gaps_that_can_be_known_are_filled_rightly(task: str, whole: bool, tmp_path: Path) -> None:
     """Letters in the order of the alphabet, beginning anywhere: what is hidden follows from what is not."""
     chance, file = random.Random(1), tmp_path / "letters.txt"
     letters = "abcdefghijklmnopqrstuvwxyz" * 3
@@ -153,7 +163,7 @@ def test_gaps_that_can_be_known_are_filled_rightly(task: str, tmp_path: Path) ->
     file.write_text("".join(" ".join(letters[start : start + 20]) + "\n" for start in starts))
     said = {
         "task": task,
-        "data": {"train": [{"file": str(file)}]},
+        "data": {"train": [{"file": str(file)}], "corruption": {"whole_text": whole}},
         "steps": 500 if task == "mask" else 1500,
         "tokenizer": {"kind": "words"},
         "model": {"width": 64, "layers": 2, "dropout": 0.0, "embedding": {"dropout": 0.0}},

@@ -126,6 +126,7 @@ class CorruptionConfig(Config):
     whole_words: bool = False  # mask: all subwords of a word are masked together
     # denoise: mean length of a masked span; a chunk has at most 100 spans
     span: Annotated[float, Bounds(1, 1000)] = 3.0
+    whole_text: bool = False  # denoise: the decoder writes the whole text (BART), not only the spans (T5)
 
 
 @dataclass(frozen=True, kw_only=True)

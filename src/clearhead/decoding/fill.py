@@ -6,8 +6,9 @@ encoder-decoder that was trained to denoise writes the span of each gap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -109,15 +110,25 @@ def _denoised(
 ) -> list[str]:
     """What the model writes for each gap, inserted into the text."""
     writer, framing = Writer(bundle, device=device, way=way), framings_of(bundle).source
+    whole = writes_whole_text(bundle)
     requests = []
     for inner in sources:
         given = framing.around(inner)
-        gaps = sum(id in marks.sentinels for id in inner)
-        requests.append(Request(tuple(given), limit_of(bundle.config, len(given), SPAN * gaps), Options()))
+        most = SPAN * sum(id in marks.sentinels for id in inner) + (len(inner) if whole else 0)
+        requests.append(Request(tuple(given), limit_of(bundle.config, len(given), most), Options()))
     written = dict(writer.engine.run(requests))
-    spans = [written[number][0].ids for number in range(len(requests))]
-    texts = [filled_in(inner, ids, marks.sentinels) for inner, ids in zip(sources, spans, strict=True)]
+    texts: list[Sequence[int]] = [written[number][0].ids for number in range(len(requests))]
+    if not whole:
+        texts = [filled_in(inner, ids, marks.sentinels) for inner, ids in zip(sources, texts, strict=True)]
     return [tokenizers_of(bundle)[1].decode(ids) for ids in texts]
+
+
+def writes_whole_text(bundle: Bundle) -> bool:
+    """Whether a model that was trained to denoise writes the whole text, and not only what fills the gaps."""
+    found: Any = bundle.metadata.get("recipe")
+    for name in ("data", "corruption", "whole_text"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found is True
 
 
 def filled_source(bundle: Bundle, source: Sequence[int]) -> str:

@@ -17,12 +17,13 @@ from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle, tokenizers_of
 from clearhead.data.batch import IGNORED, Batch, Widths
 from clearhead.data.columns import Row
+from clearhead.data.config import CorruptionConfig
 from clearhead.data.encoding import Encoder, Tokenizers
 from clearhead.data.encodings import Denoised, Hiding, Masked
 from clearhead.data.plan import Draw
 from clearhead.data.ragged import take
 from clearhead.decoding.batches import at_work, by_length
-from clearhead.decoding.fill import filled_source
+from clearhead.decoding.fill import filled_source, writes_whole_text
 from clearhead.evaluation.evaluate import Asked, Evaluation, Judge, Rows, Validated
 from clearhead.evaluation.loss import batches_loss, context_of, specials_of
 from clearhead.text.marks import Marks
@@ -59,7 +60,7 @@ def encoding_of(bundle: Bundle) -> Hiding:
     if bundle.config.head.kind == "mlm" and marks is not None and marks.mask is not None:
         return Masked()
     if bundle.config.family == "encoder-decoder" and marks is not None and marks.sentinels:
-        return Denoised()
+        return Denoised(corruption=CorruptionConfig(whole_text=writes_whole_text(bundle)))
     raise UserError("The model in this bundle cannot fill gaps: train one with --task mask or denoise.")
 
 
@@ -77,9 +78,9 @@ class HiddenTokens(Judge):
             "perplexity": found.perplexity,
             "nats per token": found.per_token,
         }
-        return Evaluation(self, metrics, {"accuracy": self._signature(found.tokens)})
+        return Evaluation(self, metrics, {"accuracy": self._signature(found.tokens, bundle)})
 
-    def _signature(self, tokens: int) -> str:
+    def _signature(self, tokens: int, bundle: Bundle) -> str:
         return f"of {tokens:,} hidden tokens, 15 % of the text, drawn with the seed {SEED}"
 
     def validate(self, bundle: Bundle, rows: Rows, seed: int, ranks: Ranks | None = None) -> Validated:
@@ -107,10 +108,11 @@ class HiddenTokens(Judge):
 class HiddenSpans(HiddenTokens):
     """The same for the tokens of hidden spans, which are written one after the other."""
 
-    def _signature(self, tokens: int) -> str:
-        return (
-            f"of {tokens:,} tokens, sentinels included: 15 % of the text in spans, drawn with the seed {SEED}"
-        )
+    def _signature(self, tokens: int, bundle: Bundle) -> str:
+        spans = f"15 % of the text in spans, drawn with the seed {SEED}"
+        if writes_whole_text(bundle):
+            return f"of {tokens:,} tokens, the whole text; hidden from the encoder: {spans}"
+        return f"of {tokens:,} tokens, sentinels included: {spans}"
 
     def sample(self, bundle: Bundle, batch: Batch) -> str:
         assert batch.source is not None

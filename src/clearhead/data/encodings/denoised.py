@@ -6,6 +6,9 @@ sentinel replaces each span; the target is each sentinel followed by its span:
     source   Thank you <0> me to your party <1> week
     target   <0> for inviting <1> last
 
+With `whole_text` the target is the text itself, without sentinels (BART's text infilling, but every gap has a
+sentinel of its own): a decoder then also learns to copy from its source.
+
 The numbers of tokens and spans follow from L alone, so sizes are known before anything is drawn; their
 positions are a pure function of (seed, epoch, example). `filled_in` is the inverse.
 """
@@ -58,7 +61,8 @@ class Denoised(Hiding):
     def sizes(self, lengths: Mapping[str, Integers], draw: Draw | None = None) -> Sizes:
         whole = lengths["target"]
         noise, spans = self.counts(whole)
-        source, target = whole - noise + spans + 1, noise + spans + 1  # stop after it, or start before it
+        written = whole if self.corruption.whole_text else noise + spans
+        source, target = whole - noise + spans + 1, written + 1  # stop after it, or start before it
         return Sizes(source.astype(np.int32), target.astype(np.int32))
 
     def collate(
@@ -72,7 +76,10 @@ class Denoised(Hiding):
         stays = smallest(draw.uniform(kept + 1, "places of spans"), spans)
         cuts = smallest(draw.uniform(np.maximum(noise - 1, 0), "lengths of spans"), np.maximum(spans - 1, 0))
         source, target = corrupted(chunks, noise, stays, cuts, specials.marks.sentinels)
-        both = {"source": source.framed(after=specials.stop), "target": target}
+        both = {
+            "source": source.framed(after=specials.stop),
+            "target": chunks if self.corruption.whole_text else target,
+        }
         return Pairs().collate(both, widths, specials)
 
 
