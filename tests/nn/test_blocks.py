@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.base.errors import UserError
 from clearhead.nn.attention import Problem, attend
-from clearhead.nn.attention.blocks import blocks, pays
+from clearhead.nn.attention.blocks import blocks, blocks_of, pays
 from clearhead.nn.attention.kernels import choose
 from clearhead.nn.attention.masks import (
     Causal,
@@ -84,6 +85,25 @@ def test_auto_chooses_it_and_float32_is_close(mask: Mask) -> None:
 )
 def test_auto_leaves_it_where_it_saves_nothing(mask: Mask) -> None:
     assert not pays(problem_of(mask))
+
+
+@pytest.mark.parametrize("mask", [Causal() & Window(200), Window(150, 150)], ids=repr)
+def test_whether_a_window_pays_is_known_without_counting_its_blocks(
+    mask: Mask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for length in (600, 900, 2400):
+        problem = problem_of(mask, length)
+        pairs = sum(block.pairs for block in blocks_of(problem))
+        assert pays(problem) == (4 * pairs <= length * length)
+    looked: list[int] = []
+
+    def counted(*at: Any) -> list[tuple[int, int]]:
+        looked.append(1)
+        return visible_spans(*at)
+
+    monkeypatch.setattr("clearhead.nn.attention.blocks.visible_spans", counted)
+    assert pays(problem_of(mask, 20_000, size=1))
+    assert len(looked) <= 2  # 157 blocks: on a GPU, counting them took longer than attention itself
 
 
 @pytest.mark.parametrize(

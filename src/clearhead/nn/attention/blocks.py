@@ -28,7 +28,7 @@ from torch.autograd.function import FunctionCtx
 from clearhead.nn.attention.block_products import is_plain, products
 from clearhead.nn.attention.packed import flash_unsupported, varlen
 from clearhead.nn.attention.problem import Problem, masked_softmax
-from clearhead.nn.attention.spans import Block, visible_spans
+from clearhead.nn.attention.spans import Block, by_distance, visible_spans
 
 QUERIES = 128  # per block: with more, much is computed and then masked; with fewer, products are small
 
@@ -76,8 +76,14 @@ def pays(problem: Problem) -> bool:
     at_end = visible_spans(problem.mask, last - QUERIES, last - 1, width + (keys.start or 0))
     if 2 * sum(end - begin for begin, end in at_end) > width:  # a cheap test for most masks
         return False
+    whole = sum(a * b for a, b in sizes)
+    if by_distance(problem.mask):  # no block sees more than one in the middle, however long the text is
+        middle = (last - count // 2) // QUERIES * QUERIES
+        seen = visible_spans(problem.mask, middle, middle + QUERIES - 1, width + (keys.start or 0))
+        each = QUERIES * sum(end - begin for begin, end in seen)
+        return 4 * each * sum(-(-a // QUERIES) for a, _ in sizes) <= whole
     found = problem.once_a_pass("blocks", lambda: blocks_of(problem))
-    return 4 * sum(block.pairs for block in found) <= sum(a * b for a, b in sizes)
+    return 4 * sum(block.pairs for block in found) <= whole
 
 
 def blocks(problem: Problem, size: int = QUERIES) -> Tensor:
