@@ -147,7 +147,7 @@ MEASURES: dict[str, Measure] = {
         published="none; the rows multi30k-en-de, sst2 and aeslc are separate models",
     ),
     "aeslc-denoise": Measure(
-        what="masked spans of e-mails, as pre-training for their subject lines",
+        what="e-mails with masked spans, written out whole, as pre-training for their subject lines",
         figure="accuracy",
         beside=("perplexity",),
         published="none with this vocabulary",

@@ -110,6 +110,27 @@ def test_memory_is_what_tensors_took_at_a_time() -> None:
     assert job.peak_bytes(lambda: torch.zeros(1000, 1000).add(1).add(1), CPU) == pytest.approx(8e6, rel=0.01)
 
 
+def test_an_interrupt_keeps_what_has_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, measure = iter(range(9)), job._measure
+
+    def stopping(*given: Any) -> None:
+        if next(counts) == 3:
+            raise KeyboardInterrupt
+        measure(*given)
+
+    monkeypatch.setattr(job, "_measure", stopping)
+    found = job.bench(setting_of(8, 16), contenders("exact,linear,performer"))
+    assert [one.name for one in found.contenders] == ["exact", "linear"]
+    page = pages.table(found, "both")
+    assert page.rows[1][2] == "stopped"
+    assert "ms" in page.rows[1][1]
+    assert found.notes == ["You stopped it: what is missing was not measured."]
+    assert pages.page(found, False).sections[-1].notes == tuple(found.notes)
+    monkeypatch.setattr(job, "_measure", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):  # nothing to keep
+        job.bench(setting_of(8), contenders("exact"))
+
+
 def test_a_cell_that_would_take_too_long_or_too_much_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     last = Cell("exact", 100, forward=0.1, both=0.4, bytes=1e9, flops=1e9, kept=1e6)
     setting = setting_of(100, 200, seconds=10.0)

@@ -105,26 +105,33 @@ class Bench:
 
 
 def bench(setting: Setting, rows: Sequence[Contender], trained: Trained | None = None) -> Bench:
-    """Measure all cells."""
+    """Measure all cells; an interrupt ends it, and what has been measured by then is kept."""
     refuse_lengths(setting.lengths)
     found = Bench(setting, [], {}, trained="" if trained is None else trained.name)
-    with progress("Measuring", total=len(rows) * len(setting.lengths), unit="cells") as bar:
-        for one in rows:
-            cells: dict[int, Cell] = {}
-            for tokens in sorted(setting.lengths):
-                bar.advance(note=f"{one.name}, {tokens:,} tokens")
-                try:
-                    cells[tokens] = _cell(setting, one, tokens, list(cells.values()))
-                except UserError as error:
-                    found.notes.append(f"{one.name} is left out: {error}")
-                    break
-            if len(cells) == len(setting.lengths):
+    lengths = sorted(setting.lengths)
+    try:
+        with progress("Measuring", total=len(rows) * len(lengths), unit="cells") as bar:
+            for one in rows:
+                cells = {tokens: Cell(one.name, tokens, why="stopped") for tokens in lengths}
                 found.contenders.append(one)
                 found.cells[one.name] = cells
-    with progress("Comparing", total=len(setting.lengths), unit="lengths") as bar:
-        for tokens in sorted(setting.lengths):
-            bar.advance(note=f"{tokens:,} tokens")
-            _add_errors(found, tokens, trained)
+                for before, tokens in zip([None, *lengths], lengths, strict=False):
+                    bar.advance(note=f"{one.name}, {tokens:,} tokens")
+                    try:
+                        cells[tokens] = _cell(setting, one, tokens, None if before is None else cells[before])
+                    except UserError as error:
+                        found.notes.append(f"{one.name} is left out: {error}")
+                        found.contenders.remove(one)
+                        del found.cells[one.name]
+                        break
+        with progress("Comparing", total=len(lengths), unit="lengths") as bar:
+            for tokens in lengths:
+                bar.advance(note=f"{tokens:,} tokens")
+                _add_errors(found, tokens, trained)
+    except KeyboardInterrupt:
+        if not any(cell.both is not None for cells in found.cells.values() for cell in cells.values()):
+            raise  # there is nothing to show
+        found.notes.append("You stopped it: what is missing was not measured.")
     return found
 
 
@@ -137,11 +144,11 @@ def refuse_lengths(lengths: Sequence[int]) -> None:
 # -- time and memory ----------------------------------------------------------------------------------
 
 
-def _cell(setting: Setting, one: Contender, tokens: int, before: list[Cell]) -> Cell:
+def _cell(setting: Setting, one: Contender, tokens: int, before: Cell | None) -> Cell:
     part, x = _prepared(setting, one, tokens)
     cell = Cell(one.name, tokens)
     cell.flops, cell.kept = counted(part, setting.rows, tokens, setting.causal)
-    cell.why = _why_not(setting, cell, before[-1] if before else None)
+    cell.why = _why_not(setting, cell, before)
     if cell.why:
         return cell
     try:

@@ -78,7 +78,7 @@ def table(found: Bench, key: str) -> Table:
 def _shown(setting: Setting, key: str, cell: Cell, get: Value) -> str:
     value = get(cell)
     if value is None and key in FITTED_TO and cell.why:
-        return f"over {setting.seconds:g} s" if cell.why == "time" else "over memory"
+        return {"time": f"over {setting.seconds:g} s", "memory": "over memory"}.get(cell.why, cell.why)
     if value is None:
         return "–"
     if key == "bytes":
