@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -41,6 +40,7 @@ from clearhead.models.stack import Layer
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention
 from clearhead.nn.attention.masks import Causal, Mask
 from clearhead.nn.tokens import Tokens
+from clearhead.planner.crossing import quickest
 
 ROUNDS = 3  # the fastest counts
 PASSES = 6.0  # per cell: a first one, the rounds with and without gradients, and one to measure memory
@@ -198,8 +198,8 @@ def _measure(setting: Setting, one: Contender, part: Any, x: Tensor, cell: Cell)
         forward(x).sum().backward()
 
     both()
-    cell.forward = quickest(alone, setting.device)
-    cell.both = quickest(both, setting.device)
+    cell.forward = quickest(alone, setting.device, ROUNDS)
+    cell.both = quickest(both, setting.device, ROUNDS)
     x.grad = None
     part.zero_grad()
     cell.bytes = peak_bytes(both, setting.device)
@@ -218,24 +218,6 @@ def _call(setting: Setting, one: Contender, part: Any) -> Callable[[Tensor], Ten
         return found.view_as(x)
 
     return packed if one.packed else rows
-
-
-def quickest(do: Callable[[], object], device: torch.device, rounds: int = ROUNDS) -> float:
-    """Seconds of the fastest round."""
-    clock = time.process_time if device.type == "cpu" else time.perf_counter
-    times = []
-    for _ in range(rounds):
-        _settle(device)
-        began = clock()
-        do()
-        _settle(device)
-        times.append(clock() - began)
-    return min(times)
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def peak_bytes(do: Callable[[], object], device: torch.device) -> float:

@@ -17,10 +17,11 @@ from clearhead.base.errors import UserError
 from clearhead.base.progress import progress
 from clearhead.base.seed import seeded
 from clearhead.jobs.attention_kinds import EXACT, Contender
-from clearhead.jobs.bench_attention import ROUNDS, Setting, quickest, refuse_lengths
+from clearhead.jobs.bench_attention import ROUNDS, Setting, refuse_lengths
 from clearhead.nn.attention import Problem
 from clearhead.nn.attention.masks import Causal
 from clearhead.nn.tokens import Tokens
+from clearhead.planner.crossing import quickest
 
 STEPS, FILL = 32, 2048  # tokens decoded per round, and tokens read at once before them
 
@@ -72,7 +73,7 @@ def _step(setting: Setting, one: Contender, tokens: int) -> Step:
                 done += 1
 
         steps()
-        return Step(one.name, tokens, quickest(steps, setting.device) / STEPS, held)
+        return Step(one.name, tokens, quickest(steps, setting.device, ROUNDS) / STEPS, held)
 
 
 def _read(setting: Setting, part: Any, state: Any, x: Tensor, start: int) -> None:

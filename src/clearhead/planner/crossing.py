@@ -35,7 +35,7 @@ from clearhead.planner.report import Table, plain_text
 
 LONGEST = 2**22  # longest text in which a crossing is searched for
 SHORTEST, ENOUGH = 64, 2.0  # tokens measured first; seconds after which no longer text is measured
-REPEATED = 3  # runs; the fastest counts
+REPEATED = 4  # runs, of which the first warms up; the fastest counts
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,9 @@ def _measured(one: ModelConfig, device: torch.device) -> Iterator[tuple[int, tup
         x = torch.randn(1, tokens, one.width, device=device)
         around = Surroundings(Tokens.padded(tokens, device=device), Everything())
         problem = attention.problem(x, queries=around.tokens)
-        square = _quickest(lambda problem=problem: attend(problem, attention.kernel), device)  # type: ignore[misc]
+        square = quickest(lambda problem=problem: attend(problem, attention.kernel), device, REPEATED)  # type: ignore[misc]
         layer.attention.kernel = _nothing
-        linear = _quickest(lambda x=x, around=around: layer(x, around), device)  # type: ignore[misc]
+        linear = quickest(lambda x=x, around=around: layer(x, around), device, REPEATED)  # type: ignore[misc]
         layer.attention.kernel = one.attention.kernel
         yield tokens, (square, linear)
         if square + linear > ENOUGH or square > 2 * linear or tokens >= 2**17:
@@ -136,12 +136,11 @@ def _nothing(problem: Problem) -> Tensor:
     return problem.spread(problem.v)
 
 
-def _quickest(do: Callable[[], object], device: torch.device) -> float:
-    # processor time on a CPU, because it excludes other programs on the machine
+def quickest(do: Callable[[], object], device: torch.device, rounds: int) -> float:
+    """Seconds of the fastest round; on a CPU its processor time, which excludes other programs."""
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     times = []
-    do()  # warm-up
-    for _ in range(REPEATED):
+    for _ in range(rounds):
         _settle(device)
         began = clock()
         do()
