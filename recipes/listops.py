@@ -1,13 +1,13 @@
 """Write ListOps: nested operations on digits, and the digit that each evaluates to.
 
     python recipes/listops.py DATA
-    python recipes/listops.py DATA --shortest 100 --longest 400 --train 20000
+    python recipes/listops.py DATA --shortest 100 --longest 500 --train 40000
 
 writes DATA/listops/{train,validation,test}.tsv for `attention-listops.toml`. An expression is a list such as
 `[MAX 2 9 [MIN 4 7 ] 0 ]`, with tokens separated by spaces; operations are MIN, MAX, MED (the median, rounded
 down) and SM (the sum modulo 10). A reader must know where each list begins and ends, over hundreds of tokens.
-Sizes are those of the Long Range Arena: 500 to 2,000 tokens, ten arguments and ten levels at most,
-96,000 + 2,000 + 2,000 expressions. No expression occurs twice, and the same seed writes the same files.
+Without options, sizes are those of the Long Range Arena: 500 to 2,000 tokens, ten arguments and ten levels at
+most, 96,000 + 2,000 + 2,000 expressions. No expression occurs twice, and the same seed writes the same files.
 """
 
 from __future__ import annotations
