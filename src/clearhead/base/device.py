@@ -154,4 +154,4 @@ def name_of_cpu() -> str:
             )
     except OSError:
         pass  # not Linux: use the short name
-    return f"{name}, {torch.get_num_threads()} threads"
+    return f"{name}, {counted(torch.get_num_threads(), 'thread')}"
