@@ -68,12 +68,12 @@ class Sorted:
         ends = torch.searchsorted(
             number, torch.arange(count, device=number.device), right=True, out_int32=True
         )
-        somebodys = (number < count).unsqueeze(-1)
-        rows = torch.where(somebodys, _spread(x, order, back), 0)  # (C, D)
+        somebodys, token = (number < count).unsqueeze(-1), order // chosen.shape[1]
+        rows = torch.where(somebodys, _spread(x, token, back), 0)  # (C, D)
         out = self.results(experts, rows, ends)
         # after the last run comes uninitialised memory: leave it out, do not multiply it by 0
         out = torch.where(somebodys, out, 0) * _spread(weights.reshape(-1, 1), order, back)
-        return _gather(out, order, back, len(x))
+        return _gather(out, token, back, len(x))
 
     def results(self, experts: Nets, rows: Tensor, ends: Tensor) -> Tensor:
         """The experts' outputs for their runs of rows, (C, D); arbitrary after the last run."""
@@ -106,26 +106,29 @@ class Grouped(Sorted):
 
 
 class _Spread(torch.autograd.Function):
-    """Rows of tokens as rows of choices in order of experts. Its gradient is `_Gather`, without atomics."""
+    """Rows of tokens as rows of choices in order of experts. Its gradient is `_Gather`, without atomics.
+
+    `token` is the row that each choice takes; `back` the place of each choice, token by token.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor) -> Tensor:
-        ctx.save_for_backward(order, back)
+    def forward(ctx: Any, x: Tensor, token: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(token, back)
         ctx.tokens = len(x)
-        return x[order // (len(order) // max(len(x), 1) or 1)]
+        return x[token]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        order, back = ctx.saved_tensors
-        return _gather(gradients[0], order, back, ctx.tokens), None, None
+        token, back = ctx.saved_tensors
+        return _gather(gradients[0], token, back, ctx.tokens), None, None
 
 
 class _Gather(torch.autograd.Function):
     """Rows of choices summed for each token. Its gradient is `_Spread`."""
 
     @staticmethod
-    def forward(ctx: Any, choices: Tensor, order: Tensor, back: Tensor, tokens: int) -> Tensor:
-        ctx.save_for_backward(order, back)
+    def forward(ctx: Any, choices: Tensor, token: Tensor, back: Tensor, tokens: int) -> Tensor:
+        ctx.save_for_backward(token, back)
         return choices[back].view(tokens, -1, choices.shape[-1]).sum(1)
 
     @staticmethod
@@ -133,12 +136,12 @@ class _Gather(torch.autograd.Function):
         return _spread(gradients[0], *ctx.saved_tensors), None, None, None
 
 
-def _spread(x: Tensor, order: Tensor, back: Tensor) -> Tensor:
-    return _Spread.apply(x, order, back)  # type: ignore[no-any-return, no-untyped-call]
+def _spread(x: Tensor, token: Tensor, back: Tensor) -> Tensor:
+    return _Spread.apply(x, token, back)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _gather(choices: Tensor, order: Tensor, back: Tensor, tokens: int) -> Tensor:
-    return _Gather.apply(choices, order, back, tokens)  # type: ignore[no-any-return, no-untyped-call]
+def _gather(choices: Tensor, token: Tensor, back: Tensor, tokens: int) -> Tensor:
+    return _Gather.apply(choices, token, back, tokens)  # type: ignore[no-any-return, no-untyped-call]
 
 
 DISPATCHES: dict[str, Dispatch] = {"loop": Loop(), "segments": Sorted(), "grouped": Grouped()}

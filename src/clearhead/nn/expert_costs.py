@@ -43,7 +43,7 @@ def experts_kept(layer: Experts, sight: Sight, storage: Storage) -> int:
         own = 0
     copies = own + (2 if gated else 0) + 1
     rows = storage.item * (inner * copies + 2 * width) + storage.dropped(share) * inner
-    rows += 1 + storage.item + 2 * ID  # whether it is real, its weight, and the order there and back
+    rows += 1 + storage.item + 3 * ID  # whether it is real, its weight and token, the order there and back
     if config.dispatch == "loop":
         rows += storage.item * width  # what is added to the sum; sorted choices are gathered instead
     routing = tokens * (config.experts * FLOAT * (2 if config.z_loss else 1) + config.chosen * ID)
