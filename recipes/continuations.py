@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import sys
 from pathlib import Path
 
 LENGTH = 128  # characters of a source, and of a target
@@ -40,4 +41,7 @@ def write(data: Path) -> Path:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Write tiny Shakespeare as pairs of texts.")
     parser.add_argument("data", type=Path)
-    print(f"Wrote {write(parser.parse_args().data)}")
+    try:
+        print(f"Wrote {write(parser.parse_args().data)}")
+    except FileNotFoundError as error:
+        sys.exit(f"continuations.py: there is no '{error.filename}': give the folder with tiny-shakespeare/.")

@@ -235,6 +235,9 @@ def main() -> int:
     """Do what the command line asks for; returns the exit code."""
     chosen = _arguments()
     try:
+        for given in (chosen.merge, chosen.take):
+            if given is not None and not given.exists():
+                raise UserError(f"There is nothing at '{given}': check the path.")
         if chosen.merge is not None:
             write_results(chosen.results, taken_in(read_results(chosen.results), read_results(chosen.merge)))
         names = list(MEASURES) if chosen.all else chosen.names
