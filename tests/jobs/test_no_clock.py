@@ -26,11 +26,10 @@ WATCHES = {
     "base/compiler.py",  # how long to wait before compilers are asked again whether they are done
     "decoding/native/weight_memory.py",  # how old packed weights or an abandoned file are
     "evaluation/evaluate.py",  # says how long writing took
-    "jobs/bench_attention.py",  # what attention takes, measured to be shown
     "jobs/side_by_side.py",  # how long to wait before runs are asked again whether they are done
     "jobs/environment.py",  # how long the self-test took, and whether its time is used up
     "jobs/resumable_output.py",  # when what was written is flushed to disk
-    "planner/crossing.py",  # where two costs are equal, measured to be shown
+    "planner/crossing.py",  # where two costs are equal, and what attention takes, measured to be shown
     "training/distributed/heartbeat.py",  # how long a rank has been silent
     "training/distributed/meeting.py",  # how long to wait for ranks that have not come
     "training/checkpoint.py",  # how old an abandoned file is

@@ -5,10 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from clearhead.training.interrupt import Interrupts
+
+
+@pytest.fixture(autouse=True)
+def a_terminal() -> Iterator[None]:
+    """Tests that `nohup` runs ignore the hang-up signal: here they begin as in a terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def ask(number: signal.Signals) -> None:
