@@ -130,6 +130,7 @@ def test_quantised_weights_are_refused(saved: Save) -> None:
         ("gpt2", {"model_type": ["gpt2"]}, ["model_type"]),
         ("gpt2", {"architectures": ["GPT2ForTokenClassification"]}, ["GPT2ForTokenClassification"]),
         ("gpt2", {"architectures": "GPT2LMHeadModel"}, ["architectures"]),
+        ("gpt2", {"architectures": [["GPT2LMHeadModel"]]}, ["architectures"]),
         (
             "llama",
             {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},

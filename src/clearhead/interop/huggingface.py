@@ -95,7 +95,7 @@ def _family_of(settings: Settings) -> Family:
     if settings.has("quantization_config"):
         settings.refuse("quantization_config", "…", "quantised weights must be unpacked first")
     classes = settings.plain.get("architectures") or [next(iter(family.architectures))]
-    if not isinstance(classes, list) or classes[0] not in family.architectures:
+    if not isinstance(classes, list) or classes[0] not in list(family.architectures):
         known = ", ".join(family.architectures)
         settings.refuse("architectures", classes, f"the supported classes of this family are {known}")
     return family
