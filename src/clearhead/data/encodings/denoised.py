@@ -7,7 +7,7 @@ sentinel replaces each span; the target is each sentinel followed by its span:
     target   <0> for inviting <1> last
 
 With `whole_text` the target is the text itself, without sentinels (BART's text infilling, but every gap has a
-sentinel of its own): a decoder then also learns to copy from its source.
+sentinel of its own), so most of what a decoder writes stands in its source.
 
 The numbers of tokens and spans follow from L alone, so sizes are known before anything is drawn; their
 positions are a pure function of (seed, epoch, example). `filled_in` is the inverse.
