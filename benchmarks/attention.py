@@ -1,13 +1,13 @@
 """Attention with a causal window, compared with causal attention without one: milliseconds and ratios.
 
-The kernel is the one that `auto` chooses. "Share" is the fraction of causal attention's (query, key) pairs
+The kernel is the one that `auto` chooses; `--kernel` names another for the window. "Share" is the fraction of causal attention's (query, key) pairs
 that the window keeps: a window that cost exactly its share of the FLOPs would have "time / share" 1. Times
 are the best of several rounds, with contenders in turn. On a GPU it also reports the peak memory beyond the
 inputs.
 
     python benchmarks/attention.py --threads 2
     python benchmarks/attention.py --cases 65536:512 --heads 1 --rounds 2
-    python benchmarks/attention.py --device cuda --cases 65536:512 131072:512
+    python benchmarks/attention.py --device cuda --cases 65536:512 131072:512 --kernel flex
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ CALLS = 10  # per round on a GPU
 CASES = ("512:64", "1024:64", "1024:256", "2048:128", "2048:512", "4096:256", "8192:512", "16384:512")
 
 
-def attention(length: int, mask: Mask, train: bool, asked: argparse.Namespace) -> Callable[[], Tensor]:
+def attention(
+    length: int, mask: Mask, train: bool, kernel: str, asked: argparse.Namespace
+) -> Callable[[], Tensor]:
     """The attention of one row, without its projections."""
     width, device = HEAD * asked.heads, torch.device(asked.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -44,7 +46,7 @@ def attention(length: int, mask: Mask, train: bool, asked: argparse.Namespace) -
     def run() -> Tensor:
         q.grad = k.grad = v.grad = None
         with torch.set_grad_enabled(train):
-            found = attend(ready)
+            found = attend(ready, kernel)
             if train:
                 found.sum().backward()
         return found
@@ -84,6 +86,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=CASES, metavar="TOKENS:WINDOW")
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--kernel", default="auto", help="of the window")
     parser.add_argument("--work", action="store_true", help="processor time, for a busy machine")
     asked = parser.parse_args()
     if asked.threads:
@@ -96,10 +99,11 @@ def main() -> None:
         length, reach = map(int, case.split(":"))
         share = (length * (reach + 1) - reach * (reach + 1) / 2) / (length * (length + 1) / 2)
         for train in (False, True):
-            masks = {"causal": Causal(), "window": Window(reach) & Causal()}
-            took, peak = best(
-                {name: attention(length, mask, train, asked) for name, mask in masks.items()}, asked
-            )
+            contenders = {
+                "causal": attention(length, Causal(), train, "auto", asked),
+                "window": attention(length, Window(reach) & Causal(), train, asked.kernel, asked),
+            }
+            took, peak = best(contenders, asked)
             ratio = took["window"] / took["causal"]
             memory = " / ".join(f"{value:,.0f}" for value in peak.values()) if any(peak.values()) else ""
             print(
