@@ -1,9 +1,9 @@
 """Attention with a causal window, compared with causal attention without one: milliseconds and ratios.
 
-The kernel is the one that `auto` chooses; `--kernel` names another for the window. "Share" is the fraction of causal attention's (query, key) pairs
-that the window keeps: a window that cost exactly its share of the FLOPs would have "time / share" 1. Times
-are the best of several rounds, with contenders in turn. On a GPU it also reports the peak memory beyond the
-inputs.
+The kernel is the one that `auto` chooses; `--kernel` names another for the window. "Share" is the fraction
+of causal attention's (query, key) pairs that the window keeps: a window that cost exactly its share of the
+FLOPs would have "time / share" 1. Times are the best of several rounds, with contenders in turn. On a GPU it
+also reports the peak memory beyond the inputs.
 
     python benchmarks/attention.py --threads 2
     python benchmarks/attention.py --cases 65536:512 --heads 1 --rounds 2
