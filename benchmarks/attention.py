@@ -39,7 +39,8 @@ def attention(
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     layer = clearhead.MultiHeadAttention(clearhead.AttentionConfig(width=width, heads=asked.heads))
     layer = layer.to(device, dtype)
-    problem = layer.problem(torch.randn(1, length, width, device=device, dtype=dtype), mask=mask)
+    x = torch.randn(1, length, width, device=device, dtype=dtype)
+    problem = layer.problem(x, mask=mask, memo={})  # as in a model, whose layers list the visible blocks once
     q, k, v = (x.detach().contiguous().requires_grad_(train) for x in (problem.q, problem.k, problem.v))
     ready = dataclasses.replace(problem, q=q, k=k, v=v)
 

@@ -92,15 +92,15 @@ def _blocks_in_spans(problem: Problem) -> list[Tensor]:
     """The same if a mask itself knows how little it shows: no pair is tested, and all blocks count as partly
     seen, which costs less than finding those that are seen whole.
     """
-    columns = -(-problem.k.shape[2] // BLOCK)
-    seen = []
-    for block in blocks_of(problem, BLOCK):
-        found = {at for span in block.spans for at in range(span.start // BLOCK, -(-span.stop // BLOCK))}
-        seen.append(sorted(found))
-    counts = torch.tensor([len(numbers) for numbers in seen], dtype=torch.int32)
-    order = torch.zeros(len(seen), columns, dtype=torch.int32)
-    for row, numbers in enumerate(seen):
-        order[row, : len(numbers)] = torch.tensor(numbers, dtype=torch.int32)
+    blocks, columns = blocks_of(problem, BLOCK), -(-problem.k.shape[2] // BLOCK)
+    counts = torch.zeros(len(blocks), dtype=torch.int32)
+    order = torch.zeros(len(blocks), columns, dtype=torch.int32)
+    fill_counts, fill_order = counts.numpy(), order.numpy()  # rows of tensors take ten times as long
+    for row, block in enumerate(blocks):
+        numbers = [range(span.start // BLOCK, -(-span.stop // BLOCK)) for span in block.spans]
+        found = sorted({number for each in numbers for number in each})
+        fill_counts[row] = len(found)
+        fill_order[row, : len(found)] = found
     return [x[None, None].to(problem.q.device) for x in (counts, order)]
 
 
