@@ -3,11 +3,13 @@
 The kernel is the one that `auto` chooses; `--kernel` names another for the window. "Share" is the fraction
 of causal attention's (query, key) pairs that the window keeps: a window that cost exactly its share of the
 FLOPs would have "time / share" 1. Times are the best of several rounds, with contenders in turn. On a GPU it
-also reports the peak memory beyond the inputs.
+also reports the peak memory beyond the inputs. There, causal attention is cuDNN's in training, which PyTorch
+offers without windows; `--no-cudnn` compares with the flash kernel, which has both.
 
     python benchmarks/attention.py --threads 2
     python benchmarks/attention.py --cases 65536:512 --heads 1 --rounds 2
     python benchmarks/attention.py --device cuda --cases 65536:512 131072:512 --kernel flex
+    python benchmarks/attention.py --device cuda --cases 65536:512 131072:512 --no-cudnn
 """
 
 from __future__ import annotations
@@ -88,10 +90,12 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--kernel", default="auto", help="of the window")
+    parser.add_argument("--no-cudnn", action="store_true", help="causal attention by the flash kernel")
     parser.add_argument("--work", action="store_true", help="processor time, for a busy machine")
     asked = parser.parse_args()
     if asked.threads:
         torch.set_num_threads(asked.threads)
+    torch.backends.cuda.enable_cudnn_sdp(not asked.no_cudnn)
     machine = name_of_cpu() if asked.device == "cpu" else torch.cuda.get_device_name()
     print(f"{machine}, torch {torch.__version__}, {asked.heads} heads of {HEAD}, one row\n")
     print("| tokens | window | pass | causal, ms | window, ms | ratio | share | time / share | MB, both |")

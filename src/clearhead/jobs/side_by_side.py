@@ -27,15 +27,13 @@ def side_by_side(commands: Mapping[str, Sequence[str]], count: int, logs: Path) 
         while left or active:
             while left and free:
                 place, name = free.pop(0), left.pop(0)
-                where = (
-                    {"CUDA_VISIBLE_DEVICES": _visible(place % gpus)} if gpus else {"OMP_NUM_THREADS": share}
-                )
+                where = {"CUDA_VISIBLE_DEVICES": _visible(place % gpus)} if gpus else {}
                 with open(logs / f"{name}.log", "ab") as log:
                     process = subprocess.Popen(
                         commands[name],
                         stdout=log,
                         stderr=log,
-                        env={**where, **os.environ} if not gpus else {**os.environ, **where},
+                        env={"OMP_NUM_THREADS": share, **os.environ, **where},
                     )
                 active[place] = process, name
             time.sleep(0.2)
