@@ -5,13 +5,19 @@ Runs on the CPU: only the kernel itself needs a GPU.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from clearhead.nn.attention import flex, kernels
+from clearhead.nn.attention.masks import Causal, Global, Local, Mask, Padding, Prefix, Window
 from clearhead.nn.attention.problem import Problem
+from clearhead.nn.tokens import Tokens
 
 from .builders import MASK_ROWS, Layout, case
 from .watching import Watch
@@ -49,6 +55,31 @@ def test_blocks_are_those_of_the_whole_mask(mask: str, layout: str, monkeypatch:
     assert torch.equal(dense, found.to_dense().expand_as(dense))
     whole = wanted.full_kv_num_blocks
     assert torch.equal(whole, found.full_kv_num_blocks.expand_as(whole))
+
+
+@pytest.mark.parametrize("mask", [Causal() & Window(200), Window(9, 9) | Global(3), Local(300)], ids=repr)
+def test_a_sparse_mask_lists_its_blocks_once(mask: Mask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing visible is left out, another mask of the same rule takes the same list, and others do not."""
+    monkeypatch.setattr(flex, "_lists", {})
+
+    def listed(mask: Mask, count: int = 1000) -> list[Tensor]:
+        problem = case("dot", "none", "causal", Layout(HEADS, queries=count)).problem()
+        return flex._blocks_in_spans(dataclasses.replace(problem, mask=mask))
+
+    first = listed(mask)
+    blocks = BlockMask.from_kv_blocks(*first, BLOCK_SIZE=128, seq_lengths=(1000, 1000)).to_dense()
+    tokens = Tokens.padded(1000)
+    visible = mask.allowed(tokens, tokens, torch.arange(1)).expand(1, 1, 1000, 1000)
+    needed = F.max_pool2d(visible.float(), 128, ceil_mode=True)
+    assert not (needed > blocks).any()
+    assert blocks.sum() < blocks.numel()
+    assert listed(copy.copy(mask))[1] is first[1]
+    assert listed(mask & Padding([1000, 7]))[1] is listed(mask & Padding([8, 9]))[1]
+    others = [listed(mask & Window(3)), listed(mask, 900), listed(mask | Prefix(torch.tensor([[5]])))]
+    assert all(other[1] is not first[1] for other in others)
+    monkeypatch.setattr(flex, "MOST_LISTS", len(flex._lists))
+    assert listed(mask, 800)[1] is not listed(mask, 800)[1]
+    assert listed(mask)[1] is first[1]  # recorded steps go on reading what is kept
 
 
 def test_no_matrix_is_made() -> None:

@@ -8,7 +8,7 @@ The first call of each kind compiles. Equals
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from clearhead.nn.attention.blocks import blocks_of, pays
 from clearhead.nn.attention.problem import Problem
+from clearhead.nn.attention.spans import likeness
 from clearhead.nn.tokens import Place, Tokens
 
 # Its special kernel for few queries has no valid configuration for some grouped heads; the plain one does.
@@ -25,6 +26,11 @@ KERNEL_OPTIONS = {"BACKEND": "TRITON"}
 BLOCK = 128  # queries and keys of a block
 RUN = 2**20  # the mask of a run of queries may hold this many numbers while finding blocks
 LONG = 2**22  # from this many scores per head on, compiling pays off under `auto`
+MOST_LISTS = 256  # kept lists of blocks: a run has few masks and shapes
+
+# A long text has thousands of blocks, and listing them takes longer than attention itself. Kept lists are
+# never dropped, because recorded steps go on reading them.
+_lists: dict[Hashable, list[Tensor]] = {}
 
 
 def unsupported(problem: Problem) -> str | None:
@@ -92,6 +98,19 @@ def _blocks_in_spans(problem: Problem) -> list[Tensor]:
     """The same if a mask itself knows how little it shows: no pair is tested, and all blocks count as partly
     seen, which costs less than finding those that are seen whole.
     """
+    queries, keys, alike = problem.queries, problem.keys, likeness(problem.mask)
+    if alike is None or queries.start is None or keys.start is None or queries.segment is not None:
+        return _listed(problem)
+    key = alike, queries.start, queries.count, keys.start, keys.count, problem.q.device
+    if key not in _lists:
+        listed = _listed(problem)
+        if len(_lists) >= MOST_LISTS:
+            return listed
+        _lists[key] = listed
+    return _lists[key]
+
+
+def _listed(problem: Problem) -> list[Tensor]:
     blocks, columns = blocks_of(problem, BLOCK), -(-problem.k.shape[2] // BLOCK)
     counts = torch.zeros(len(blocks), dtype=torch.int32)
     order = torch.zeros(len(blocks), columns, dtype=torch.int32)

@@ -11,7 +11,7 @@ everything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from clearhead.nn.attention.mask_rules import Several
@@ -36,6 +36,21 @@ class Block:
     def pairs(self) -> int:
         """Queries × keys."""
         return int(self.rows.stop - self.rows.start) * self.keys
+
+
+def likeness(mask: Mask) -> Hashable | None:
+    """Equal for masks with the same spans; None if a mask's spans depend on more than numbers.
+
+    >>> likeness(Causal() & Window(2)) == likeness(Causal() & Window(2)) != likeness(Causal() & Window(3))
+    True
+    """
+    if isinstance(mask, Several):
+        parts = tuple(likeness(part) for part in mask.of)
+        return None if None in parts else (type(mask), parts)
+    if not (isinstance(mask, (Causal, Window, Prefix)) or hasattr(mask, "spans")):
+        return ()  # padding, say: it may see everything
+    numbers = tuple(sorted(vars(mask).items()))
+    return (type(mask), numbers) if all(isinstance(each, int) for _, each in numbers) else None
 
 
 def by_distance(mask: Mask) -> bool:
