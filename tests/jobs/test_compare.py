@@ -102,6 +102,8 @@ def test_a_member_that_cannot_be_trained_is_told_and_left_out(tmp_path: Path) ->
     assert decoder.refused is None
     with pytest.raises(UserError, match="cannot train a model"):
         invited(CompareConfig(architectures=("encoder",)), said, base, True)
+    with pytest.raises(UserError, match="no architectures to compare for the task 'image': vary a setting"):
+        invited(CompareConfig(), {**said, "task": "image"}, base.replace(task="image"), False)
 
 
 def test_axes_are_read_like_settings() -> None:
@@ -229,6 +231,20 @@ def test_a_comparison_measures_and_draws(compared: tuple[Path, dict[str, Any], C
         "Gradient by distance",
         "Validation loss",
     ]
+
+
+@pytest.mark.parametrize("task", ["image", "music"])
+def test_pictures_and_pieces_are_compared(task: str, tmp_path: Path, undrawn: None) -> None:
+    said = settings(write_corpus(tmp_path, task), task, steps=3, validation={"every": 3})
+    said["tokenizer"] = {"vocabulary": 600}
+    config = CompareConfig(vary={"model.layers": (1, 2)}, equal="none", seeds=1)
+    found = job.compare(tmp_path / "out", said, config, view="quiet", processes=1)
+    for results in found.results.values():
+        assert bool(results[0]["gradients"]) == (task == "music")  # a picture is no sequence
+        assert results[0]["by_length"] == []
+    titles = [one.title for one in page(found, draw=False).sections]
+    assert ("Gradient by distance" in titles) == (task == "music")
+    assert len(table(found).rows) == 2
 
 
 def test_the_load_of_experts_is_shown() -> None:

@@ -30,7 +30,8 @@ def compare(
         option("FOLDER", "Folder for the runs and the page; given alone, resume the comparison in it."),
     ] = None,
     task: Annotated[
-        str | None, option("TASK", "translate, summarise, generate, classify, regress or tag.", "--task")
+        str | None,
+        option("TASK", "translate, summarise, generate, classify, regress, tag, image or music.", "--task"),
     ] = None,
     recipe: Annotated[
         Path | None, option("FILE", "Settings in a TOML or JSON file, with a table `compare`.")

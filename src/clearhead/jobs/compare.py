@@ -193,7 +193,9 @@ def measured(finished: Finished, asked: CompareConfig) -> dict[str, Any]:
     prepared = prepare.open_all(folder.data, len(config.data.train))
     encoding = task.encoding(config.model.family, config.data.two)
     facts = finished.bundle.metadata["training"]
-    gradients = gradient_by_distance(finished.bundle.model, config, encoding, prepared, asked.rows)
+    words = not task.columns.pictures  # pictures have no length, and no distance between two inputs
+    given = finished.bundle.model, config, encoding, prepared, asked.rows
+    gradients = gradient_by_distance(*given) if words else []
     return {
         "figures": _figures(finished),
         "parameters": count_parameters(finished.bundle.model),
@@ -206,7 +208,7 @@ def measured(finished: Finished, asked: CompareConfig) -> dict[str, Any]:
         "train_tokens_per_second": _training_speed(folder),
         "decode_tokens_per_second": _decoding_speed(finished),
         "planned_bytes": _planned_bytes(finished, config, prepared, encoding),
-        "by_length": [] if finished.test is None else _by_length(finished.test),
+        "by_length": _by_length(finished.test) if words and finished.test is not None else [],
         "gradients": [one._asdict() for one in gradients],
         "curve": [
             [one["step"], one["loss"]]

@@ -142,6 +142,11 @@ def invited(config: CompareConfig, settings: Table, base: TrainConfig, writes: b
         own = "width" in table_in(table, "model")  # an explicit width is kept
         found.append(_member(name, merged(shared, table), base, None if own else measure, goal))
     if all(one.refused for one in found):
+        if not (config.architectures or config.members or config.vary):
+            raise UserError(
+                f"There are no architectures to compare for the task '{base.task}': vary a setting instead, "
+                f"such as --vary model.layers=2,4."
+            )
         raise UserError(found[0].refused or "")
     return found
 
