@@ -225,6 +225,25 @@ def test_decoding_by_sums_takes_constant_memory_and_by_keys_does_not() -> None:
     assert shown.sections[1].tables[0].rows[0][0] == "exact"
 
 
+def test_an_interrupt_of_decoding_keeps_what_has_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, step = iter(range(9)), bench_decoding._step
+
+    def stopping(*given: Any) -> bench_decoding.Step:
+        if next(counts) == 3:
+            raise KeyboardInterrupt
+        return step(*given)
+
+    monkeypatch.setattr(bench_decoding, "_step", stopping)
+    steps, notes = bench_decoding.decode(setting_of(20, 30), contenders("exact,linear"))
+    assert [(one.name, one.tokens) for one in steps] == [("exact", 20), ("exact", 30), ("linear", 20)]
+    rows = pages.decoding_page(setting_of(20, 30), steps, notes, draw=False).sections[0].tables[0].rows
+    assert rows[1][2] == "–"
+    assert notes == ["You stopped it: what is missing was not measured."]
+    monkeypatch.setattr(bench_decoding, "_step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):  # nothing to keep
+        bench_decoding.decode(setting_of(8), contenders("exact"))
+
+
 def test_the_command(tmp_path: Path, decoder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
     sized = ["--width", "16", "--heads", "2", "--kinds", "exact,linear"]

@@ -44,6 +44,7 @@ from clearhead.planner.crossing import quickest
 
 ROUNDS = 3  # the fastest counts
 PASSES = 6.0  # per cell: a first one, the rounds with and without gradients, and one to measure memory
+STOPPED = "You stopped it: what is missing was not measured."
 SHARE = 0.5  # of the machine's memory that a cell may take
 LONGEST_CHECK = 8192  # tokens up to which exact kernels are compared: some are Python loops
 # FLOPs of exact attention up to which errors are measured: a limit by size and not by time, so the cells are
@@ -131,7 +132,7 @@ def bench(setting: Setting, rows: Sequence[Contender], trained: Trained | None =
     except KeyboardInterrupt:
         if not any(cell.both is not None for cells in found.cells.values() for cell in cells.values()):
             raise  # there is nothing to show
-        found.notes.append("You stopped it: what is missing was not measured.")
+        found.notes.append(STOPPED)
     return found
 
 

@@ -17,7 +17,7 @@ from clearhead.base.errors import UserError
 from clearhead.base.progress import progress
 from clearhead.base.seed import seeded
 from clearhead.jobs.attention_kinds import EXACT, Contender
-from clearhead.jobs.bench_attention import ROUNDS, Setting, refuse_lengths
+from clearhead.jobs.bench_attention import ROUNDS, STOPPED, Setting, refuse_lengths
 from clearhead.nn.attention import Problem
 from clearhead.nn.attention.masks import Causal
 from clearhead.nn.tokens import Tokens
@@ -37,18 +37,26 @@ class Step:
 
 
 def decode(setting: Setting, rows: Sequence[Contender]) -> tuple[list[Step], list[str]]:
-    """Steps of all kinds that can decode, and why others cannot. Rows that differ only in kernel are one."""
+    """Steps of all kinds that can decode, and why others cannot. Rows that differ only in kernel are one.
+
+    An interrupt ends it, and what has been measured by then is kept.
+    """
     refuse_lengths(setting.lengths)
     steps, notes = [], []
     chosen = [one for one in rows if one is EXACT or not one.exact]
-    with progress("Decoding", total=len(chosen) * len(setting.lengths), unit="cells") as bar:
-        for one in chosen:
-            try:
-                for tokens in sorted(setting.lengths):
-                    bar.advance(note=f"{one.name}, {tokens:,} tokens")
-                    steps.append(_step(setting, one, tokens))
-            except UserError as error:
-                notes.append(f"{one.name} is left out: {error}")
+    try:
+        with progress("Decoding", total=len(chosen) * len(setting.lengths), unit="cells") as bar:
+            for one in chosen:
+                try:
+                    for tokens in sorted(setting.lengths):
+                        bar.advance(note=f"{one.name}, {tokens:,} tokens")
+                        steps.append(_step(setting, one, tokens))
+                except UserError as error:
+                    notes.append(f"{one.name} is left out: {error}")
+    except KeyboardInterrupt:
+        if not steps:
+            raise  # there is nothing to show
+        notes.append(STOPPED)
     return steps, notes
 
 
