@@ -20,9 +20,9 @@ ZIPPED = gzip.compress(random.Random(1).randbytes(4000).hex().encode())
 
 # name, content, task, columns, the whole sentence with {0} for the file
 ONE_FILE: list[tuple[str, bytes, str, dict[str, str], str]] = [
-    ("a.tsv", b"", "translate", {}, "'{0}' is empty: it must hold at least one line of text."),
-    ("a.tsv", b"\xef\xbb\xbf", "translate", {}, "'{0}' is empty: it must hold at least one line of text."),
-    ("a.gz", gzip.compress(b""), "generate", {}, "'{0}' is empty: it must hold at least one line of text."),
+    ("a.tsv", b"", "translate", {}, "'{0}' is empty: give a file with content."),
+    ("a.tsv", b"\xef\xbb\xbf", "translate", {}, "'{0}' is empty: give a file with content."),
+    ("a.gz", gzip.compress(b""), "generate", {}, "'{0}' is empty: give a file with content."),
     (
         "a.txt",
         b"one\ntwo\n" + LATIN,

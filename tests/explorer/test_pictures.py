@@ -148,6 +148,11 @@ def test_explain_writes_a_page_and_each_drawing(tmp_path: Path, capsys: pytest.C
         "mean.png",
         *heads,
     }
+    assert main([*good, str(out)]) == 0  # a second time
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").touch()
+    assert main([*good, str(tmp_path / "mine")]) != 0
+    assert [one.name for one in (tmp_path / "mine").iterdir()] == ["notes.txt"]
     assert main([*good, str(tmp_path / "page.html")]) == 0
     assert (tmp_path / "page.html").read_bytes() == (out / "index.html").read_bytes()
 

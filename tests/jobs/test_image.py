@@ -20,7 +20,15 @@ from clearhead.cli.main import app
 from clearhead.data.columns import Row
 from clearhead.data.config import AugmentationConfig, CorpusConfig
 from clearhead.data.encodings.pictures import augmented
-from clearhead.data.pictures import as_text, patch_for, pixels_of, read_pictures, side_for, squared
+from clearhead.data.pictures import (
+    as_text,
+    patch_for,
+    pixels_of,
+    read_picture,
+    read_pictures,
+    side_for,
+    squared,
+)
 from clearhead.data.plan import Draw
 from clearhead.decoding.pictures import picture_text
 from clearhead.explorer.session import Session
@@ -69,6 +77,47 @@ def test_a_folder_and_an_npz_file_give_the_same_pictures(channels: int, tmp_path
     for rows in (rows_of(file=str(folder)), rows_of(file=str(tmp_path / "all.npz"))):
         assert [row.target for row in rows] == names
         assert np.array_equal(np.stack([pixels_of(row.source) for row in rows]), pictures)
+
+
+def test_files_are_read_as_a_viewer_shows_them(tmp_path: Path) -> None:
+    """16 bits become 8, transparent pixels white, and a camera's orientation is followed."""
+    wide = np.linspace(0, 65535, 48).reshape(6, 8).astype(np.uint16)
+    Image.fromarray(wide).save(tmp_path / "16.png")
+    assert np.array_equal(read_picture(tmp_path / "16.png"), np.rint(wide / 257).astype(np.uint8)[None])
+    assert np.array_equal(read_picture(tmp_path / "16.png", 3)[1], read_picture(tmp_path / "16.png")[0])
+    shape = np.zeros((4, 4, 4), np.uint8)
+    shape[1:3, 1:3, 3] = 255  # black in the middle, transparent around it
+    Image.fromarray(shape).save(tmp_path / "icon.png")
+    Image.fromarray(shape).convert("LA").save(tmp_path / "grey.png")
+    for name, channels in (("icon.png", 1), ("icon.png", None), ("grey.png", None)):
+        found = read_picture(tmp_path / name, channels)
+        assert len(found) == (3 if (name, channels) == ("icon.png", None) else 1)
+        assert np.array_equal(found[0], np.where(shape[..., 3] > 0, 0, 255))
+    turned, how = Image.fromarray(some_pixels()[0, 0]), Image.Exif()
+    how[0x0112] = 6  # the camera was held upright
+    turned.save(tmp_path / "upright.png", exif=how)
+    assert np.array_equal(read_picture(tmp_path / "upright.png")[0], np.rot90(some_pixels()[0, 0], -1))
+
+
+def test_one_picture_in_colour_makes_all_of_them_colour(tmp_path: Path) -> None:
+    grey, colour = some_pixels(), some_pixels(channels=3)
+    as_folder(tmp_path / "all", grey, ["a"] * 12)
+    as_folder(tmp_path / "all", colour, ["b"] * 12)
+    (tmp_path / "all" / "b" / "._0.png").write_bytes(b"what a Mac leaves behind")
+    as_folder(tmp_path / "all" / "b", grey, [".checkpoints"] * 12)
+    rows = rows_of(file=str(tmp_path / "all"))
+    assert [row.target for row in rows] == ["a"] * 12 + ["b"] * 12
+    assert np.array_equal(pixels_of(rows[0].source), np.repeat(grey[0], 3, axis=0))
+    assert np.array_equal(pixels_of(rows[12].source), colour[0])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, bool, np.float32, np.int64])
+def test_pixels_of_nought_and_one_are_black_and_white(dtype: type, tmp_path: Path) -> None:
+    labels = np.array([0.0, 1.0] * 6) if dtype is bool else np.array([b"0", b"1"] * 6)
+    np.savez(tmp_path / "all.npz", images=(some_pixels() > 99).astype(dtype), labels=labels)
+    rows = rows_of(file=str(tmp_path / "all.npz"))
+    assert [row.target for row in rows] == ["0", "1"] * 6
+    assert np.array_equal(pixels_of(rows[3].source), np.where(some_pixels()[3] > 99, 255, 0))
 
 
 def test_idx_files_plain_gzipped_and_in_a_folder(tmp_path: Path) -> None:
@@ -231,7 +280,8 @@ def png(side: int) -> bytes:
         ({"a/1.png": png(8), "b/2.png": b"a text"}, "is not a readable picture"),
         ({"a/1.png": png(8), "b/2.png": png(9)}, "9 × 9 pixels and .* is 8 × 8"),
         ({f"a/{n}.png": png(n + 8) for n in range(1)}, "only 1 usable"),
-        ({"a/notes.txt": b"nothing"}, "contains a PNG or JPEG"),
+        ({"a/notes.txt": b"nothing"}, "contains no PNG or JPEG"),
+        ({"a/1.png": png(8), "gifs/1.gif": b"GIF89a"}, "gifs' contains no PNG or JPEG"),
         ({"1.png": png(8)}, "contains no folders"),
     ],
 )

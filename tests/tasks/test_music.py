@@ -21,7 +21,7 @@ from clearhead.data.columns import Columns
 from clearhead.data.config import CorpusConfig
 from clearhead.data.encoding import Specials
 from clearhead.data.encodings import Pieces
-from clearhead.data.music import chorales, performance, read_music
+from clearhead.data.music import chorales, midi_files, performance, read_music
 from clearhead.data.notes import Note, notes_of
 from clearhead.data.plan import Draw
 from clearhead.data.ragged import Ragged
@@ -121,6 +121,21 @@ def test_damaged_midi_is_refused(keep: int, sentence: str, tmp_path: Path) -> No
         performance(str(tmp_path / "none.mid"))
 
 
+def test_a_pitch_that_two_channels_hold_ends_with_the_last(tmp_path: Path) -> None:
+    write_midi(tmp_path / "a.mid", [Note(0.0, 1.0, 60, voice=0), Note(0.5, 1.5, 60, voice=1)])
+    found = notes_of(performance(str(tmp_path / "a.mid")))
+    assert [(note.begin, note.end) for note in found] == [(0.0, 0.5), (0.5, 1.5)]
+    film = (tmp_path / "a.mid").read_bytes()
+    (tmp_path / "film.mid").write_bytes(
+        film[:12] + b"\xe7\x28" + film[14:]
+    )  # 25 frames a second, 40 ticks each
+    with pytest.raises(UserError, match="SMPTE"):
+        performance(str(tmp_path / "film.mid"))
+    (tmp_path / "._a.mid").write_bytes(b"what a Mac leaves behind")
+    (tmp_path / "film.mid").unlink()
+    assert midi_files(str(tmp_path)) == [str(tmp_path / "a.mid")]
+
+
 def test_a_damaged_file_among_good_ones_stops_a_run_before_it_writes(tmp_path: Path) -> None:
     pytest.importorskip("mido")
     folder = tmp_path / "midi"
@@ -214,6 +229,11 @@ def test_a_model_of_chorales_is_trained_judged_and_writes(tmp_path: Path) -> Non
     assert main(asked) != 0  # both are there
     assert main(["generate", str(run), "hello", "--out", str(tmp_path / "b.mid")]) != 0
     assert main(["generate", str(run), prompt, "--out", str(tmp_path / "b.txt")]) != 0
+    assert main(["generate", str(run), "hello", "--max-length", "4"]) != 0
+    assert main(["explain", str(run), "hello", "--out", str(tmp_path / "b.html")]) != 0
+    (tmp_path / "folder.png").mkdir()
+    two = ["--out", str(tmp_path / "b.mid"), "--picture", str(tmp_path / "folder.png"), "--force"]
+    assert main(["generate", str(run), prompt, *two, "--max-length", "16"]) != 0
     assert not list(tmp_path.glob("b.*"))
 
 

@@ -10,6 +10,8 @@ import typer
 from clearhead.base.errors import UserError
 from clearhead.cli.options import Device, option
 
+PAGE = "index.html"  # in a folder with drawings
+
 
 def explain(
     bundle: Annotated[Path, typer.Argument(help="The folder of a trained model.")],
@@ -40,22 +42,27 @@ def explain(
       clearhead explain runs/chorales "pitch67 pitch62 pitch59 pitch43" --out notes.html
     """
     from clearhead.api import load  # here, so that --help does not wait for torch
-    from clearhead.base.atomic import atomic_folder, atomic_write_text
+    from clearhead.base.atomic import atomic_folder, atomic_write_text, is_vacant
     from clearhead.base.device import pick_device
     from clearhead.decoding.pictures import picture_text
     from clearhead.explorer.picture_report import drawings
     from clearhead.explorer.report import explain as explained
     from clearhead.explorer.session import Session
+    from clearhead.jobs.music import check_prompt
 
-    if out.is_dir():
-        raise UserError(f"'{out}' is a folder: name a file in it.")
     session = Session(load(bundle, device=pick_device(device)), bundle.resolve().name or "model")
+    drawn = session.family == "vision" and out.suffix.lower() not in (".html", ".htm")
+    if drawn and not (is_vacant(out) or (out / PAGE).is_file()):
+        raise UserError(f"'{out}' is in the way: name a new folder, or one of an earlier explanation.")
+    if not drawn and out.is_dir():
+        raise UserError(f"'{out}' is a folder: name a file in it.")
     if session.family == "vision":
         text = picture_text(session.bundle, text)
+    check_prompt(session.bundle, text)
     page = explained(session, text, target)
-    if session.family == "vision" and not out.suffix:
-        with atomic_folder(out, new=True) as folder:
-            (folder / "index.html").write_text(page, encoding="utf-8")
+    if drawn:
+        with atomic_folder(out) as folder:
+            (folder / PAGE).write_text(page, encoding="utf-8")
             for name, content in drawings(session, text).items():
                 (folder / name).write_bytes(content)
     else:

@@ -95,6 +95,14 @@ def _ready(writer: Writer, asked: Asked) -> Options:
     return options
 
 
+def _check_prompt(writer: Writer, number: int, prompt: str) -> None:
+    from clearhead.jobs.music import check_prompt  # here, so that --help does not wait for torch
+    from clearhead.jobs.writing import refuse_long_prompt
+
+    check_prompt(writer.bundle, prompt)
+    refuse_long_prompt(writer, number, prompt)
+
+
 def _effective(writer: Writer, asked: Asked) -> Asked:
     """A bundle's own decoding settings apply; for bundles without any there are defaults."""
     return asked.for_generating() if writer.own is None else asked
@@ -116,6 +124,7 @@ def _format(writer: Writer, options: Options, as_json: bool) -> Any:
 
 def _one(writer: Writer, asked: Asked, prompt: str, as_json: bool) -> None:
     options = _ready(writer, asked)
+    _check_prompt(writer, 1, prompt)
     if not as_json and options.nbest == 1:
         _stream(writer, prompt, options)
         return
@@ -151,7 +160,7 @@ def _piece(
     writer = computing.writer(bundle, continues=True)
     if writer.bundle.metadata.get("task") != "music":
         raise UserError(f"'{bundle}' was not trained on music: --out and --picture are for --task music.")
-    music.check_prompt(prompt)
+    music.check_prompt(writer.bundle, prompt)
     text = prompt + "".join(stream_with(writer, prompt, _ready(writer, asked)))
     notes = notes_of(text)
     if not notes:
@@ -181,13 +190,11 @@ def _show(text: str) -> None:
 
 def _lines(bundle: Path, asked: Asked, files: Files, computing: Computing) -> None:
     """Each line of a file or pipe is a prompt."""
-    from clearhead.jobs.writing import refuse_long_prompt  # here, so that --help does not wait for torch
-
     if files.input is None and sys.stdin is None:
         raise UserError("Give a prompt, or --input FILE, or lines on standard input: `… < lines.txt`.")
     opened = open_lines(files, None)
     writer = computing.writer(bundle, continues=True)
-    opened.check = functools.partial(refuse_long_prompt, writer)
+    opened.check = functools.partial(_check_prompt, writer)
     options = _ready(writer, asked)
     settings = settings_of(bundle, writer, asked.given(), **{"--json": files.as_json})
     through(writer, options, opened, _format(writer, options, files.as_json), files, settings)
@@ -215,6 +222,7 @@ def _talk(writer: Writer, asked: Asked) -> None:
                 continue
             own = dataclasses.replace(asked, seed=seed_of(asked.seed, turn))
             turn += 1
+            _check_prompt(writer, turn, line)
             _stream(writer, line, _ready(writer, own))
         except UserError as error:
             typer.echo(f"clearhead: {error}", err=True)

@@ -160,9 +160,12 @@ class Survey:
             lines.append("Many sources share a target here, so held-out targets also occur in training.")
         for fate, overlap in self.overlaps.items():
             if overlap.examples or overlap.sources:
+                shared = (
+                    f", and {overlap.sources:,} share their source with it" if self.columns.sources else ""
+                )
                 lines.append(
-                    f"Of the {overlap.rows:,} {FATES[fate]} {noun}, {overlap.examples:,} occur in training, "
-                    f"and {overlap.sources:,} share their source with it."
+                    f"Of the {overlap.rows:,} {FATES[fate]} {noun}, {overlap.examples:,} occur in training"
+                    f"{shared}."
                 )
         return lines
 

@@ -131,8 +131,13 @@ def _opened(path: str | Path) -> BinaryIO:
     return file
 
 
+def is_hidden(path: Path, folder: Path) -> bool:
+    """Whether a file, or a folder on the way to it, is one that file managers hide."""
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
 def _empty(path: str | Path) -> UserError:
-    return UserError(f"'{path}' is empty: it must hold at least one line of text.")
+    return UserError(f"'{path}' is empty: give a file with content.")
 
 
 def _read(file: BinaryIO | gzip.GzipFile, path: str | Path) -> bytes:

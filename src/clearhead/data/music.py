@@ -18,7 +18,7 @@ from clearhead.base.errors import UserError
 from clearhead.base.reading import Malformed, Unreadable, parse_json, read_bytes
 from clearhead.data.columns import Row, asked
 from clearhead.data.config import CorpusConfig
-from clearhead.data.lines import OnRead, check_file, megabytes, without_gz
+from clearhead.data.lines import OnRead, check_file, is_hidden, megabytes, without_gz
 from clearhead.text.events import BINS, PITCHES, SHIFTS
 
 MIDI = (".mid", ".midi")
@@ -33,9 +33,9 @@ _SHAPE = (
 
 
 def midi_files(folder: str) -> list[str]:
-    """The MIDI files in a folder and below, in the order of their names."""
+    """The MIDI files in a folder and below, in the order of their names, without hidden ones."""
     found = (path for path in Path(folder).rglob("*") if without_gz(path) in MIDI and path.is_file())
-    return sorted(str(path) for path in found)
+    return sorted(str(path) for path in found if not is_hidden(path, Path(folder)))
 
 
 def read_music(corpus: CorpusConfig, on_read: OnRead | None = None) -> Iterator[Row]:
@@ -128,13 +128,18 @@ def mido_library() -> Any:
 
 
 def performance(path: str) -> str:
-    """The notes of a MIDI file as words."""
+    """The notes of a MIDI file as words. A pitch that several channels hold ends with the last of them."""
     mido, data = mido_library(), _bytes_of(path)
     words: list[str] = []
-    sounding: set[int] = set()
+    holders: dict[int, set[int]] = {}  # the channels that hold each pitch
     seconds, now, bin = 0.0, 0, -1
     try:
-        for message in mido.MidiFile(file=io.BytesIO(data), clip=True):
+        file = mido.MidiFile(file=io.BytesIO(data), clip=True)
+        if file.ticks_per_beat <= 0:
+            raise UserError(
+                f"'{path}' counts time in frames of film (SMPTE), not in ticks per quarter: export it again."
+            )
+        for message in file:
             seconds += message.time
             if message.type not in ("note_on", "note_off") or message.channel == _DRUMS:
                 continue
@@ -144,20 +149,21 @@ def performance(path: str) -> str:
                     f"'{path}' holds more than a day of music: it is damaged, or not a piece of music."
                 )
             note, starts = message.note, message.type == "note_on" and message.velocity > 0
-            if not starts and note not in sounding:
-                continue
+            held = holders.setdefault(note, set())
+            before = bool(held)
+            (held.add if starts else held.discard)(message.channel)
+            if not starts and (held or not before):
+                continue  # others hold it, or it was not sounding
             words += ["shift100"] * ((time - now) // SHIFTS)
             words += [f"shift{(time - now) % SHIFTS}"] if (time - now) % SHIFTS else []
             now = time
-            if note in sounding:
+            if before:
                 words.append(f"off{note}")
-                sounding.remove(note)
             if starts:
                 loudness = message.velocity * BINS // 128
                 words += [f"velocity{loudness}"] if loudness != bin else []
                 bin = loudness
                 words.append(f"on{note}")
-                sounding.add(note)
     except UserError:
         raise
     except EOFError as error:

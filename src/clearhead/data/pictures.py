@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 from clearhead.base.errors import UserError
 from clearhead.data.columns import Row, asked
 from clearhead.data.config import CorpusConfig
+from clearhead.data.lines import is_hidden
 
 Pixels = NDArray[np.uint8]  # (C, H, W)
 
@@ -30,6 +33,7 @@ ENDINGS = (".png", ".jpg", ".jpeg")
 _MARK = "picture"
 _PATCHES = 7  # per side, about: 49 tokens are cheap to read, and still show where a stroke ends
 _LARGEST = 4096  # pixels of a side
+_GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L")  # Pillow's names of modes without colour
 _IDX = {8: np.dtype(np.uint8)}  # the only number type of pictures and classes
 _NAMES = ("images", "x_train", "x", "data", "pixels"), ("labels", "y_train", "y", "target", "classes")
 
@@ -103,8 +107,31 @@ def squared(pixels: Pixels) -> Pixels:
 
 
 def read_picture(path: str | Path, channels: int | None = None) -> Pixels:
-    """A PNG or JPEG file; `channels`: as grey (1) or in colour (3), None: as stored."""
-    from PIL import Image, UnidentifiedImageError  # imported here, so text tasks do not wait for it
+    """A PNG or JPEG file, upright and on white; `channels`: as grey (1) or in colour (3), None: as stored."""
+    from PIL import ImageOps  # imported here, so text tasks do not wait for it
+
+    with _opened(path) as image:
+        grey = image.mode in _GREY if channels is None else channels == 1
+        found = np.asarray(_plain(ImageOps.exif_transpose(image)).convert("L" if grey else "RGB"), np.uint8)
+    return np.ascontiguousarray(found[None] if found.ndim == 2 else found.transpose(2, 0, 1))
+
+
+def _plain(image: Any) -> Any:
+    """A picture without transparency, and with 8 bits per channel."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # 16 bits, which `convert` would clip
+        return Image.fromarray(np.rint(np.asarray(image, np.float64) / 257).clip(0, 255).astype(np.uint8))
+    if image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info:
+        over = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", over.size, "white"), over).convert("RGB")
+    return image
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[Any]:
+    """A picture file; what the library raises about it becomes one sentence."""
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(path) as image:
@@ -113,15 +140,21 @@ def read_picture(path: str | Path, channels: int | None = None) -> Pixels:
                     f"'{path}' has a side of {max(image.size):,} pixels, and at most {_LARGEST:,} are "
                     "allowed: scale it down."
                 )
-            grey = image.mode in ("1", "L", "LA") if channels is None else channels == 1
-            found = np.asarray(image.convert("L" if grey else "RGB"), np.uint8)
+            yield image
+    except UserError:
+        raise
     except UnidentifiedImageError:
         raise UserError(f"'{path}' is not a readable picture: give PNG or JPEG files.") from None
     except FileNotFoundError:
         raise UserError(f"There is no picture '{path}': check the path.") from None
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+    except IsADirectoryError:
+        raise UserError(f"'{path}' is a folder: give a picture file.") from None
+    except Image.DecompressionBombError:
+        raise UserError(
+            f"'{path}' has far more pixels than {_LARGEST:,} × {_LARGEST:,}: scale it down."
+        ) from None
+    except (OSError, ValueError, SyntaxError, EOFError) as error:
         raise UserError(f"The picture '{path}' is damaged: replace it.") from error
-    return np.ascontiguousarray(found[None] if found.ndim == 2 else found.transpose(2, 0, 1))
 
 
 def read_pictures(corpus: CorpusConfig) -> Iterator[Row]:
@@ -154,24 +187,39 @@ def _read_folder(folder: Path) -> Iterator[Row]:
         raise UserError(
             f"'{folder}' contains no folders: put the pictures of each class into a folder of their own."
         )
-    first: tuple[Path, Pixels] | None = None
-    number = 0
-    for one in classes:
-        for path in sorted(one.rglob("*")):
-            if path.suffix.lower() not in ENDINGS or not path.is_file():
-                continue
-            pixels = read_picture(path, None if first is None else len(first[1]))
-            first = first or (path, pixels)
-            if pixels.shape != first[1].shape:
-                sizes = [f"{shape[2]} × {shape[1]}" for shape in (pixels.shape, first[1].shape)]
-                raise UserError(
-                    f"'{path}' is {sizes[0]} pixels and '{first[0]}' is {sizes[1]}: scale all pictures to "
-                    "one size."
-                )
-            number += 1
-            yield Row(as_text(pixels), one.name, number)
-    if first is None:
-        raise UserError(f"No folder in '{folder}' contains a PNG or JPEG file.")
+    files = [(one, path) for one in classes for path in _pictures_in(one)]
+    channels = 1 if all(_is_grey(path) for _, path in files) else 3
+    shape: tuple[int, ...] = ()
+    for number, (one, path) in enumerate(files, start=1):
+        pixels = read_picture(path, channels)
+        shape = shape or pixels.shape
+        if pixels.shape != shape:
+            sizes = [f"{size[2]} × {size[1]}" for size in (pixels.shape, shape)]
+            raise UserError(
+                f"'{path}' is {sizes[0]} pixels and '{files[0][1]}' is {sizes[1]}: scale all pictures to "
+                "one size."
+            )
+        yield Row(as_text(pixels), one.name, number)
+
+
+def _pictures_in(folder: Path) -> list[Path]:
+    """The pictures of a class, without hidden files and folders."""
+    found = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in ENDINGS and path.is_file() and not is_hidden(path, folder)
+    ]
+    if not found:
+        raise UserError(
+            f"The folder '{folder}' contains no PNG or JPEG file: convert the pictures of this class, or "
+            "remove the folder."
+        )
+    return found
+
+
+def _is_grey(path: Path) -> bool:
+    with _opened(path) as image:
+        return image.mode in _GREY
 
 
 def _idx_in(folder: Path) -> tuple[str, str] | None:
@@ -210,36 +258,54 @@ def _idx(path: str) -> NDArray[Any]:
         )
     start = 4 + 4 * dimensions
     shape = np.frombuffer(plain[4:start], ">u4").astype(np.int64) if len(plain) >= start else np.zeros(1)
-    if len(shape) != dimensions or len(plain) - start != int(shape.prod()):
+    if len(shape) != dimensions or len(plain) - start != math.prod(shape.tolist()):
         raise UserError(f"'{path}' does not have the length its header states: download it again.")
     return np.frombuffer(plain, _IDX[kind], offset=start).reshape(shape)
 
 
 def _read_npz(path: Path) -> Iterator[Row]:
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        file = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+        arrays = {name: file[name] for name in getattr(file, "files", ())}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"'{path}' is damaged, or not an .npz file of plain arrays.") from error
-    found = [next((arrays[name] for name in names if name in arrays), None) for names in _NAMES]
+    known = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+    found = [next((known[name] for name in names if name in known), None) for names in _NAMES]
     pictures, classes = found
     if pictures is None or classes is None:
         raise UserError(
-            f"'{path}' has the arrays {', '.join(arrays) or 'none'}: name the pictures 'images' and their "
+            f"'{path}' has the arrays {', '.join(known) or 'none'}: name the pictures 'images' and their "
             "classes 'labels'."
         )
-    return _rows(_bytes(pictures, path), classes.reshape(-1).tolist(), f"'{path}'", "it")
+    return _rows(_bytes(pictures, path), classes.reshape(-1).tolist(), f"'{path}'", "the same file")
 
 
 def _bytes(pictures: NDArray[Any], path: Path) -> Pixels:
-    """Pixels from 0 to 255; fractions of 1 are scaled."""
-    if pictures.dtype == np.uint8 or pictures.size == 0:
+    """Pixels from 0 to 255; those from 0 to 1 are scaled."""
+    if pictures.size == 0:
         return pictures.astype(np.uint8)
-    if pictures.dtype.kind in "iuf":
-        whole = pictures * 255.0 if pictures.dtype.kind == "f" and pictures.max() <= 1 else pictures
+    if pictures.dtype.kind in "biuf":
+        whole = pictures * 255.0 if pictures.max() <= 1 else pictures
         if np.isfinite(whole).all() and whole.min() >= 0 and whole.max() <= 255:
             return np.rint(whole).astype(np.uint8)
     raise UserError(f"The pixels in '{path}' are not from 0 to 255, nor from 0 to 1: scale them.")
+
+
+def _class_name(value: Any, number: int, where: str) -> str:
+    """A class as text: 3 and 3.0 are the same.
+
+    >>> [_class_name(value, 1, "'x.npz'") for value in (3, 3.0, b"cat", "dog")]
+    ['3', '3', 'cat', 'dog']
+    """
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise UserError(
+                f"Picture {number:,} in {where} has no class, but {value}: name it, or leave it out."
+            )
+        return str(int(value)) if value == int(value) else str(value)
+    return str(value)
 
 
 def _rows(pictures: Pixels, classes: Sequence[Any], source: str, target: str) -> Iterator[Row]:
@@ -257,7 +323,7 @@ def _rows(pictures: Pixels, classes: Sequence[Any], source: str, target: str) ->
             "must have the same number."
         )
     for number, (pixels, name) in enumerate(zip(pictures, classes, strict=True), start=1):
-        yield Row(as_text(pixels), str(name), number)
+        yield Row(as_text(pixels), _class_name(name, number, source), number)
 
 
 def _parsed(text: str) -> Pixels | None:

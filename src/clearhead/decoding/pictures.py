@@ -22,17 +22,17 @@ from clearhead.decoding.batches import at_work
 def picture_text(bundle: Bundle, path: str | Path) -> str:
     """A picture file as a bundle's model reads it, in the form of a row's source."""
     found = as_text(read_picture(path, bundle.config.image.channels))
-    picture_tensor(bundle, found)
+    picture_tensor(bundle, found, f"'{path}'")
     return found
 
 
-def picture_tensor(bundle: Bundle, text: str) -> Tensor:
-    """(C, S, S) from −1 to 1; raises an error for a picture of another size."""
+def picture_tensor(bundle: Bundle, text: str, name: str = "This") -> Tensor:
+    """(C, S, S) from −1 to 1; raises an error, which names it, for a picture of another size."""
     image, pixels = bundle.config.image, squared(pixels_of(text))
     if pixels.shape != (image.channels, image.size, image.size):
         kind = "grey" if image.channels == 1 else "colour"
         raise UserError(
-            f"This is {in_words(text)}, but the model reads {kind} ones of {image.size} × {image.size}: "
+            f"{name} is {in_words(text)}, but the model reads {kind} ones of {image.size} × {image.size}: "
             "convert it."
         )
     return torch.from_numpy(scaled(pixels.astype(np.float32)))

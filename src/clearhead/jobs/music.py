@@ -8,6 +8,7 @@ from pathlib import Path
 
 from clearhead.base.atomic import atomic_write_bytes
 from clearhead.base.errors import UserError
+from clearhead.bundle.folder import Bundle
 from clearhead.data.music import MIDI, mido_library
 from clearhead.data.notes import Note
 from clearhead.text.events import WORDS
@@ -16,9 +17,9 @@ TICKS = 960  # per second: 480 per quarter
 _KNOWN = frozenset(WORDS)
 
 
-def check_prompt(prompt: str) -> None:
-    """Raise an error for a prompt that is not written in events."""
-    for word in prompt.split():
+def check_prompt(bundle: Bundle, prompt: str) -> None:
+    """Raise an error for a prompt of a music model that is not written in events."""
+    for word in prompt.split() if bundle.metadata.get("task") == "music" else ():
         if word not in _KNOWN:
             raise UserError(
                 f"A piece starts with events, and '{word:.40}' is not one: write pitch60 or rest for each of "
@@ -30,6 +31,8 @@ def check_place(path: Path, endings: Sequence[str], force: bool) -> None:
     """Refuse, before anything is computed, a file that cannot be written."""
     if path.suffix.lower() not in endings:
         raise UserError(f"'{path}' must end in {' or '.join(endings)}.")
+    if path.is_dir():
+        raise UserError(f"'{path}' is a folder: name a file in it.")
     if path.exists() and not force:
         raise UserError(f"'{path}' already exists: give --force to replace it, or another name.")
     if not path.absolute().parent.is_dir():

@@ -180,6 +180,10 @@ def _family(folder: Path, bundle: Bundle, task: Task, said: Table) -> Family:
         for family in task.families:
             if family.name == name:
                 return family
+    if own not in FAMILIES:
+        raise UserError(
+            f"'{folder}' is a model of the family '{own}', which cannot be fine-tuned: leave --from out."
+        )
     needs = " or ".join(one.name for one in task.families if asked in (None, one.name)) or str(asked)
     raise UserError(
         f"The task '{task.name}' cannot start from '{folder}', a model of the family '{own}': it trains a "
