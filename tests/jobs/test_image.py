@@ -214,6 +214,10 @@ def test_from_pictures_to_a_bundle_that_names_them(
     Image.fromarray(bright).save(tmp_path / "bright.png")
     assert _said(capsys, "label", tmp_path / "run", tmp_path / "bright.png").startswith("left\t")
     assert '"accuracy"' in _said(capsys, "evaluate", tmp_path / "run", "--file", file, "--json")
+    _said(capsys, "evaluate", tmp_path / "run", "--file", file, "--out", tmp_path / "judged")
+    assert "words" not in (tmp_path / "judged" / "report.md").read_text(encoding="utf-8")
+    with pytest.raises(UserError, match="of the family 'vision', which cannot be fine-tuned"):
+        job.train(tmp_path / "again", {**said, "start": {"base": str(tmp_path / "run")}}, view="quiet")
     assert "vision" in _said(capsys, "inspect", tmp_path / "run")
     (tmp_path / "model.json").write_text(json.dumps(bundle.config.to_dict()))
     assert "images" in _said(capsys, "plan", "--config", tmp_path / "model.json")

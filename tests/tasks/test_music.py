@@ -78,7 +78,7 @@ def test_chorales_are_read_voice_by_voice(tmp_path: Path) -> None:
         ("[[[60.5]]]", "has 60.5 where a pitch should be"),
         ("[]", "contains no music"),
         ("7", "it is not a list"),
-        ("[[[60", "is not JSON"),
+        ("[[[60", "is not valid JSON"),
     ],
 )
 def test_json_of_another_shape_is_refused(plain: str, sentence: str, tmp_path: Path) -> None:

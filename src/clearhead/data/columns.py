@@ -79,6 +79,11 @@ class Columns:
         return replace(self, mixed=False, target=kinds.get(corpus.answer, "text"))
 
     @property
+    def place(self) -> str:
+        """What the number of a row counts in its file."""
+        return "picture" if self.pictures else "line"
+
+    @property
     def is_stream(self) -> bool:
         """Is there only a target: a long text, or documents?"""
         return not self.sources

@@ -71,7 +71,7 @@ def chorales(path: str, part: str | None = None) -> list[str]:
     try:
         found = parse_json(_bytes_of(path))
     except Malformed as error:
-        raise UserError(f"'{path}' is not JSON ({error}).") from error
+        raise UserError(f"'{path}' cannot be read: {error}.") from error
     if isinstance(found, dict):
         if part is not None and part not in found:
             known = ", ".join(f"'{name}'" for name in found) or "none"

@@ -274,8 +274,8 @@ def _labels(train: _Table, held: Mapping[int, _Table], usable: int) -> dict[str,
         if strange:
             line = _line_of(strange[0], table)
             raise UserError(
-                f"{name_of(table.corpora[0])} line {line} has the {what} '{strange[0]}', which never occurs "
-                "in training."
+                f"{name_of(table.corpora[0])} {columns.place} {line} has the {what} '{strange[0]}', which "
+                "never occurs in training."
             )
     numbers = all(label.isdecimal() and len(label) < 100 for label in train.labels)
     order = sorted(train.labels, key=(lambda label: (int(label), label)) if numbers else str)

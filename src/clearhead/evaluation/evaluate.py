@@ -125,6 +125,7 @@ class Judge(ABC):
     task: str  # as messages call it
     validates: ClassVar[tuple[str, ...]] = ()  # the figures of validations, by their names in a recipe
     writes: ClassVar[bool] = False  # are answers texts, found by a search?
+    reads_words: ClassVar[bool] = True  # or pictures, which have none to count
     has_loss: ClassVar[bool] = True  # is there a −log p of the right answer?
     has_windows: ClassVar[bool] = False  # is that of one long text, whose windows may overlap?
     format_metric: ClassVar[str | None] = None  # of number formats; None: there is only one format

@@ -207,6 +207,13 @@ class Classes(Judge):
 
 
 @dataclass(frozen=True)
+class PictureClasses(Classes):
+    """The class of each picture."""
+
+    reads_words: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
 class WordTags(Classes):
     """The tag of each word, or several; each column is measured by itself as well."""
 

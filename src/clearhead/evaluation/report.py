@@ -58,7 +58,7 @@ def make_report(
     sections.append(_facts(subjects, facts or {}))
     for subject in subjects:
         found, suffix = subject.evaluation, "" if second is None else f" · {subject.name}"
-        if found.examples:
+        if found.examples and found.judge.reads_words:
             sections.append(_by_length(found, suffix))
         if found.confusion is not None and len(found.confusion.labels) <= LABELS:
             sections.append(_confusion(found.confusion, suffix))
@@ -118,12 +118,13 @@ def _facts(subjects: Sequence[Subject], facts: Mapping[str, str]) -> Section:
             rows.append([f"seconds for all outputs{suffix}", f"{found.seconds:.1f}"])
             rows.append([f"different outputs{suffix}", f"{len(set(found.outputs)):,}"])
             rows.append([f"empty outputs{suffix}", f"{sum(not text.strip() for text in found.outputs):,}"])
-            rows.append([f"words per output{suffix}", _mean(found.outputs)])
+            rows += [[f"words per output{suffix}", _mean(found.outputs)]] if found.judge.reads_words else []
     examples = subjects[0].evaluation.examples
     if examples:
         rows.append(["examples", f"{len(examples):,}"])
-        rows.append(["words a source", _mean([one.source for one in examples])])
-        rows.append(["words a reference", _mean([one.reference for one in examples])])
+        if subjects[0].evaluation.judge.reads_words:
+            rows.append(["words a source", _mean([one.source for one in examples])])
+            rows.append(["words a reference", _mean([one.reference for one in examples])])
     return Section("The texts", tables=(Table(("fact", "value"), rows),))
 
 
@@ -178,7 +179,8 @@ def _case(number: int, first: Subject, second: Subject | None) -> Case:
     lines = [("source", one.source), *(("reference", text) for text in one.references), (name, one.output)]
     if second is not None:
         lines.append((second.name, second.evaluation.examples[number].output))
-    return Case(f"line {number + 1} · {heading}", one.reference, tuple(lines))
+    place = "line" if first.evaluation.judge.reads_words else "picture"
+    return Case(f"{place} {number + 1} · {heading}", one.reference, tuple(lines))
 
 
 def _figure(name: str, value: float | None) -> str:

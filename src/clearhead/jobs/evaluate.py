@@ -123,8 +123,8 @@ def _refuse_answers(bundle: Bundle, rows: Sequence[Row], corpus: CorpusConfig, c
         strange = next((name for name in given if name not in known), None)
         if strange is not None:
             raise UserError(
-                f"{name_of(corpus)} line {row.line} has the {what} '{strange}', which is not one of "
-                f"the model's: {', '.join(map(str, names[:20]))}."
+                f"{name_of(corpus)} {columns.place} {row.line} has the {what} '{strange}', which is not one "
+                f"of the model's: {', '.join(map(str, names[:20]))}."
             )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from clearhead.base.errors import counted
 from clearhead.data.columns import Columns
 from clearhead.data.encodings import Pictures
-from clearhead.evaluation.judges import Classes
+from clearhead.evaluation.judges import PictureClasses
 from clearhead.tasks.task import Family, Task, labels_objective
 from clearhead.training.sizes import Passes, Rate
 from clearhead.training.sizing import Choice, Demand, Facts, PictureFacts
@@ -32,7 +33,9 @@ def _demand(facts: Facts, family: Family) -> Demand:
         model=(
             Choice("model.image.size", picture.side, "side length of the pictures in pixels"),
             Choice("model.image.channels", picture.channels, "1: grey, 3: colour"),
-            Choice("model.image.patch", picture.patch, f"about {picture.patches} tokens per picture"),
+            Choice(
+                "model.image.patch", picture.patch, f"about {counted(picture.patches, 'token')} per picture"
+            ),
             Choice("model.image.class_token", False, "the mean of all patches needs none"),
             Choice(
                 "model.head.pooling", "mean", "every patch contributes, which takes fewer pictures to learn"
@@ -59,7 +62,7 @@ IMAGE = Task(
     ),
     objective=labels_objective,
     demand=_demand,
-    judge=Classes("image"),
+    judge=PictureClasses("image"),
     command="label",
     given="picture.png",
 )
