@@ -19,6 +19,7 @@ from clearhead.bundle import Bundle, describe, load_bundle, save
 from clearhead.bundle.weights import shapes_of
 from clearhead.cli.main import main
 from clearhead.models import build, count_parameters
+from clearhead.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +108,14 @@ def test_inspect(folder: Path, small: Bundle, capsys: pytest.CaptureFixture[str]
         assert part in shown
     assert " ok " in shown
     assert "damaged" not in shown
+
+
+def test_inspect_counts_what_is_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = {"family": "decoder", "vocabulary": 9, "width": 8, "layers": 1, "attention": {"heads": 2}}
+    config = clearhead.ModelConfig.from_dict({**plain, "feedforward": {"kind": "experts", "experts": 3}})
+    save(Bundle(clearhead.build(config), Tokenizer.characters("abcde")), tmp_path / "experts")
+    assert main(["inspect", str(tmp_path / "experts"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == count_parameters(config)  # without the bias
 
 
 def test_inspect_as_json(folder: Path, small: Bundle, capsys: pytest.CaptureFixture[str]) -> None:

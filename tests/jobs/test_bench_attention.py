@@ -52,6 +52,8 @@ def test_kinds_are_chosen_by_name_by_kind_or_by_their_beginning() -> None:
     assert [one.name for one in contenders("exact, linear")] == ["exact", "linear"]
     assert len(contenders("window")) == 2
     assert [one.kind for one in contenders("sparse")] == ["sparse"] * 4
+    every = [one.name for one in contenders()]
+    assert [one.name for one in contenders(",".join(every))] == every  # some names have commas
     with pytest.raises(UserError, match="There is no attention 'linera': did you mean 'linear'"):
         contenders("linera")
 

@@ -123,6 +123,9 @@ SIZES: dict[str, int | None] = {"vocabulary": 500, "source_vocabulary": None}
 
 
 def test_what_the_user_says_goes_above_what_was_chosen() -> None:
+    experts = {"model": {"feedforward": {"kind": "experts"}}}
+    chosen = [*CHOICES, Choice("model.feedforward.width", 64, "of a dense net")]
+    assert compose(chosen, experts, SIZES).model.feedforward.width is None  # as much work as a dense one
     config = compose(CHOICES, {"model": {"width": 128}}, SIZES)
     assert (config.model.width, config.model.attention.heads, config.model.vocabulary) == (128, 4, 500)
     assert config.schedule.steps == config.steps == 1000

@@ -110,6 +110,27 @@ def test_parameters_are_counted_by_layers(family: str) -> None:
     assert refusals._parameters(config) == count_parameters(config)
 
 
+def test_parameters_of_layers_that_differ_are_counted_one_by_one() -> None:
+    plain = {"family": "decoder", "width": 32, "layers": 5, "vocabulary": 50}
+    pattern = [
+        {"first": 3, "feedforward": {"kind": "experts", "experts": 3}},
+        {"last": 1, "attention": {"heads": 4}},
+    ]
+    config = ModelConfig.from_dict({**plain, "layer_pattern": pattern})
+    assert refusals._parameters(config) == count_parameters(config)
+
+
+@pytest.mark.parametrize("where", ["feedforward", "layer_pattern"])
+def test_a_router_that_could_not_learn_is_refused(where: str) -> None:
+    one: dict[str, Any] = {"kind": "experts", "experts": 4, "chosen": 1}
+    said: dict[str, Any] = {"data": {"train": [{"file": "unread.tsv"}]}}
+    said["model"] = {where: one if where == "feedforward" else [{"first": 1, "feedforward": one}]}
+    with pytest.raises(UserError, match=r"chosen=1 and feedforward\.normalise=true cannot work together"):
+        refusals.check_settings(said)
+    one["normalise"] = False
+    refusals.check_settings(said)
+
+
 def test_memory_is_that_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"data": {"train": [{"file": "unread.tsv"}]}, "model": {"width": 2048, "layers": 4}}
     monkeypatch.setattr(refusals, "memory_of", lambda device: 10**8)

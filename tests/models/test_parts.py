@@ -277,6 +277,13 @@ def test_parts_differ_by_layer(pattern: list[dict[str, Any]], wanted: str) -> No
     assert ModelConfig.from_dict(config.to_dict()) == config
 
 
+def test_what_a_rule_says_about_cross_attention_is_kept() -> None:
+    rules = [{"cross_attention": {"heads": 4}}, {"first": 1, "every": 2, "attention": {"heads": 1}}]
+    config = ModelConfig.from_dict({**PLAIN, "layer_pattern": rules})
+    found = [[one.heads for one in config.parts_of("decoder", layer)[:2]] for layer in range(2)]
+    assert found == [[2, 4], [1, 4]]
+
+
 def test_a_pattern_may_be_of_one_stack() -> None:
     rule = {"stack": "encoder", "feedforward": {"kind": "telling"}}
     model = build(ModelConfig.from_dict({**PLAIN, "layer_pattern": [rule]}))
@@ -291,6 +298,11 @@ def test_a_pattern_may_be_of_one_stack() -> None:
         ([{"attention": {"heads": 3}}], "8 does not divide into 3 heads"),
         ([{"attention": {"width": 9, "heads": 3}}], "contradicts the model's width=8"),
         ([{"attention": {"kind": "linear"}}], "cannot be used as cross-attention: set cross_attention"),
+        (
+            [{"attention": {"window": 3}}],
+            r"'layer_pattern\[0\]\.attention\.window': it belongs to the kind 'sparse'",
+        ),
+        ([{"feedforward": {"experts": 3}}], "it belongs to the kind 'experts'"),
         ([{"layer": 1}], "Unknown layer pattern setting 'layer_pattern.*layer'"),
     ],
 )

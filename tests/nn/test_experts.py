@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.base.errors import UserError
+from clearhead.nn.dispatch import DISPATCHES
 from clearhead.nn.experts import Experts, ExpertsConfig
 from clearhead.nn.extras import Extras
 from clearhead.nn.layers import FeedForward, FeedForwardConfig
@@ -153,14 +154,24 @@ def test_a_width_that_nobody_chose_costs_as_much_as_the_dense_net() -> None:
     assert isinstance(build_feedforward(ExpertsConfig(), 64), Experts)
 
 
+def test_the_grouped_product_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="width 7 in float32 and dispatch='grouped' cannot work together"):
+        a_net("grouped", width=7)(torch.randn(5, WIDTH))
+    with pytest.raises(UserError, match="width 8 in float64 and dispatch='grouped' cannot work together"):
+        a_net("grouped").double()(torch.randn(5, WIDTH).double())
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # which knows no float32
+    net = a_net("auto")
+    assert net.dispatch(torch.randn(5, WIDTH)) is DISPATCHES["segments"]
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"bias": True}, "no biases"),
-        ({"chosen": 9}, "9 of 8 experts"),
-        ({"groups": 3}, "8 experts do not divide into 3 groups"),
-        ({"groups": 2, "groups_chosen": 3}, "3 are chosen"),
-        ({"groups": 4, "chosen": 4}, "fewer than the 4"),
+        ({"chosen": 9}, "9 experts cannot be chosen among 8"),
+        ({"groups": 3}, "8 experts cannot be divided into 3 groups"),
+        ({"groups": 2, "groups_chosen": 3}, "3 groups cannot be chosen among 2"),
+        ({"groups": 4, "chosen": 4}, "best 1 group of 2 experts cannot provide the 4"),
         ({"groups": 8, "chosen": 1}, "two best"),
     ],
 )

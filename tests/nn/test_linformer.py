@@ -14,6 +14,7 @@ from torch import Tensor
 
 import clearhead
 from clearhead.base.errors import UserError
+from clearhead.decoding.options import limit_of
 from clearhead.models import ModelConfig
 from clearhead.nn.attention import AttentionConfig, MultiHeadAttention, masks
 from clearhead.nn.attention.linformer import LinformerAttention, LinformerConfig
@@ -151,6 +152,23 @@ def test_texts_that_are_too_long() -> None:
     assert clearhead.plan(config).batch.source_length == 10
     with pytest.raises(UserError, match=r"attention for 10 tokens, not for 11.*attention.max_length"):
         clearhead.plan(config, source_length=11)
+
+
+def test_a_limit_is_that_of_the_stack_whose_layers_have_it() -> None:
+    short = attention().config.to_dict()
+    plain: dict[str, Any] = {"width": 12, "layers": 2, "vocabulary": 9, "attention": {"heads": 2}}
+    pattern = [
+        {"stack": "encoder", "attention": short},
+        {"stack": "encoder", "cross_attention": {"heads": 2}},
+    ]
+    config = ModelConfig.from_dict({**plain, "layer_pattern": pattern})
+    assert (config.source_limit, config.target_limit, config.text_limit) == (10, None, 10)
+    assert limit_of(config, 5, max_length=300) == 300
+    assert clearhead.plan(config, source_length=10, target_length=40).batch.target_length == 40
+    over = {"stack": "encoder", "attention": {"heads": 2}}  # no layer is left with the first rule
+    assert ModelConfig.from_dict({**plain, "layer_pattern": [*pattern, over]}).text_limit is None
+    learned = {**plain, "position": {"name": "learned", "max_length": 7}}
+    assert ModelConfig.from_dict(learned).target_limit == 7
 
 
 def test_refusals() -> None:

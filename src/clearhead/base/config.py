@@ -46,6 +46,16 @@ def _chosen(hint: Any, value: Any) -> Any:
     return kinds[0].find(name) if isinstance(name, str) else base
 
 
+def _kinds_with(cls: type[Any], name: str) -> str:
+    """The end of a sentence if a setting belongs to configs of another `kind`; else nothing."""
+    roots = [one for one in cls.__mro__ if "kind" in vars(one).get("__annotations__", {})]
+    family: list[Any] = [roots[-1]] if roots else []
+    for one in family:
+        family += one.__subclasses__()
+    kinds = sorted({f"'{one.kind}'" for one in family if name in _hints(one)})
+    return f"it belongs to the kind {' or '.join(kinds)}." if kinds else ""
+
+
 def _find_hints(kind: Any) -> dict[str, Any]:
     """The types of a config's settings."""
     every = typing.get_type_hints(kind, include_extras=True)
@@ -131,7 +141,8 @@ class Config:
         for key, value in plain.items():
             where = f"{path}.{key}" if path else str(key)
             if key not in hints:
-                raise UserError(f"Unknown {cls._noun} setting '{where}': {nearest(str(key), hints)}")
+                known = _kinds_with(cls, str(key)) or nearest(str(key), hints)
+                raise UserError(f"Unknown {cls._noun} setting '{where}': {known}")
             yield key, value, _chosen(hints[key], value), where
 
     def _refuse_other_kind(self) -> None:

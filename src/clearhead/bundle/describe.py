@@ -27,6 +27,7 @@ from clearhead.bundle.folder import (
     vocabulary_in_words,
 )
 from clearhead.bundle.weights import disagreement, read_shapes, shapes_of
+from clearhead.models.build import count_parameters
 
 PART_DEPTH = 4  # `encoder.layers.*.attention` is the depth of the parts table
 
@@ -106,7 +107,7 @@ def described(
         family=config.family,
         layers=layers_in_words(config),
         vocabulary=vocabulary_in_words(config),
-        parameters=sum(part.parameters for part in parts),
+        parameters=count_parameters(model),
         created=created,
         versions=versions,
         metadata=metadata,

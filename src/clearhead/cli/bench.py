@@ -43,7 +43,9 @@ def bench(
         float, option("N", "Time limit for one cell of the table.", "--seconds", min=0.0)
     ] = 10.0,
     device: Device = "auto",
-    dtype: Annotated[str, option("NAME", "Number format to time: auto, float32, bf16 or fp16.")] = "auto",
+    dtype: Annotated[
+        str, option("NAME", "Number format to time: auto, float32, bf16, fp16 or float64.")
+    ] = "auto",
     out: Annotated[Path | None, option("FILE", "Write a page with charts to this file.")] = None,
     as_json: AsJson = False,
 ) -> None:

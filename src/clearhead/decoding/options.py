@@ -227,7 +227,7 @@ def limit_of(
     for. Depends only on the text's own size. `is_source`: the given text is a source (None: as in all models
     of the family; a decoder may have learned to translate).
     """
-    positions, reads_apart = positions_of(config), config.family in WITH_SOURCE
+    positions, reads_apart = config.target_limit, config.family in WITH_SOURCE
     is_source = reads_apart if is_source is None else is_source
     if max_length is not None:
         limit = max_length
@@ -246,7 +246,7 @@ def longest_source(config: ModelConfig, reach: LengthLimits | None) -> int:
 
     A decoder's target follows its source, so the positions must suffice for both.
     """
-    positions = positions_of(config)
+    positions = config.source_limit
     most = LONGEST if positions is None else min(positions, LONGEST)
     if positions is None or config.family != "decoder":
         return most

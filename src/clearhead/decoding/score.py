@@ -17,7 +17,7 @@ from clearhead.base.errors import UserError
 from clearhead.base.exiting import in_compiled_work
 from clearhead.bundle.folder import Bundle, framings_of, tokenizers_of
 from clearhead.decoding.batches import NUMBERS, at_work, by_length, padded
-from clearhead.decoding.options import WITH_SOURCE, LengthPenalty, positions_of
+from clearhead.decoding.options import WITH_SOURCE, LengthPenalty
 from clearhead.decoding.text_requests import opening, read_sources, symbols_of, translates
 
 BATCH_TOKENS = 4096
@@ -97,15 +97,15 @@ def _given(bundle: Bundle, sources: Sequence[str]) -> list[list[int]]:
 
 
 def _refuse_too_long(bundle: Bundle, given: Sequence[list[int]], targets: Sequence[Sequence[int]]) -> None:
-    positions = positions_of(bundle.config)
-    if positions is None:
-        return
+    config = bundle.config
+    limits = {"source": config.source_limit, "target": config.target_limit}
     for number, (source, target) in enumerate(zip(given, targets, strict=True), start=1):
         sides = {"source": len(source), "target": len(target) + 1}
-        if bundle.config.family == "decoder":
+        if config.family == "decoder":
             sides = {"text with its prompt": len(source) + len(target)}
         for name, size in sides.items():
-            if size > positions:
+            positions = limits.get(name, config.target_limit)
+            if positions is not None and size > positions:
                 raise UserError(
                     f"The {name} of pair {number} has {size} tokens, and this model reads at most "
                     f"{positions}: shorten it."

@@ -122,12 +122,18 @@ def contenders(named: str | None = None) -> list[Contender]:
     if named is None:
         return rows
     chosen: list[Contender] = []
-    for name in [part.strip() for part in named.split(";" if ";" in named else ",")]:
-        found = [one for one in rows if name == one.name]
-        found = found or [one for one in rows if name == one.kind or one.name.startswith(f"{name} ")]
-        if not found:
+    parts = named.split(",")
+    while parts:
+        for length in range(len(parts), 0, -1):  # a row's name may have commas
+            name = ",".join(parts[:length]).strip()
+            found = [one for one in rows if name == one.name]
+            found = found or [one for one in rows if name == one.kind or one.name.startswith(f"{name} ")]
+            if found:
+                break
+        else:
             raise UserError(f"There is no attention '{name}': {nearest(name, [one.name for one in rows])}")
         chosen += [one for one in found if one not in chosen]
+        parts = parts[length:]
     return chosen
 
 

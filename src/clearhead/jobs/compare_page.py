@@ -139,8 +139,8 @@ def page(found: Comparison, draw: bool = True) -> Page:
     notes = [f"{one.name} is left out: {one.refused}" for one in found.members if one.refused is not None]
     notes += found.failed
     how = {
-        "parameters": "Widths are chosen so that all models have the same number of parameters.",
-        "flops": "Widths are chosen so that a training step takes the same number of FLOPs in all models.",
+        "parameters": "Widths are chosen so that all models have about the same number of parameters.",
+        "flops": "Widths are chosen so that a training step takes about as many FLOPs in all models.",
         "none": "Sizes are as set, and not matched.",
     }
     devices = {f"{one['device']}, {one['dtype']}" for results in found.results.values() for one in results}

@@ -179,6 +179,7 @@ def notes_of(plan: Plan) -> dict[str, Any]:
     filter, found, base = plan.config.data.filter, plan.survey, plan.base
     encoding = encoding_of(plan.config, base.framing() if base else None)
     documents, numbers = ends_documents(found.train[0].corpus), found.numbers
+    most = plan.config.model.source_limit or filter.source_tokens  # no training text was longer
     return {
         "task": plan.config.task,
         "framing": encoding.framings(plan.tokenizers, documents).to_dict(),
@@ -186,7 +187,7 @@ def notes_of(plan: Plan) -> dict[str, Any]:
         **({} if numbers is None else {"numbers": {"mean": numbers.mean, "deviation": numbers.deviation}}),
         "documents": documents,
         **({"context": plan.config.batch.context} if found.columns.is_stream else {}),
-        **({"source_limit": filter.source_tokens} if filter.too_long == "cut" else {}),
+        **({"source_limit": min(filter.source_tokens, most)} if filter.too_long == "cut" else {}),
         "corpus": corpus_facts(plan.survey),
         "recipe": plan.config.to_dict(),
         "chosen": [

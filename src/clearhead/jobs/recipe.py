@@ -103,6 +103,8 @@ def compose(
     settings of a base, which replace the defaults.
     """
     base = {} if model is None else {"model": model}
+    if table_in(table_in(said, "model"), "feedforward").get("kind", "dense") != "dense":
+        choices = [one for one in choices if one.name != "model.feedforward.width"]  # a dense one's
     for name, size in vocabulary.items():
         wanted = table_in(said, "model").get(name)
         if wanted is not None and size is None:

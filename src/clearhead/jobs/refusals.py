@@ -25,6 +25,7 @@ from clearhead.jobs.validate import check_metric
 from clearhead.models.build import count_parameters
 from clearhead.models.config import NO_TRANSFORMERS, ModelConfig
 from clearhead.nn.attention import AttentionConfig
+from clearhead.nn.experts import ExpertsConfig
 from clearhead.planner.report import bytes_in_words
 from clearhead.tasks import Task, task_named
 from clearhead.text.learn import TokenizerConfig
@@ -124,7 +125,7 @@ def check_together(config: TrainConfig, device: torch.device) -> None:
             "batch.layout out."
         )
     if task.columns.is_stream:
-        _refuse_short(config.model, config.batch.context, "batch.context is")
+        _refuse_short(config.model, config.batch.context, config.batch.context, "batch.context is")
     if (stride := config.test.stride) is not None:
         if not task.judge.has_windows:
             raise UserError(f"test.stride is for language models: leave it out of the task '{task.name}'.")
@@ -133,6 +134,7 @@ def check_together(config: TrainConfig, device: torch.device) -> None:
                 f"Windows of {config.batch.context} tokens (batch.context) need a test.stride of at most "
                 f"as many; it is {stride}."
             )
+    _refuse_silent_router(config.model)
     parameters = _parameters(config.model)
     copies = NUMBERS_FOR_A_WEIGHT + bool(config.averaging.ema)
     needed, there = 4 * copies * parameters, memory_of(device)
@@ -144,6 +146,15 @@ def check_together(config: TrainConfig, device: torch.device) -> None:
             f"(model.width={config.model.width}, model.layers={config.model.layers}, "
             f"model.feedforward.width, tokenizer.vocabulary)."
         )
+
+
+def _refuse_silent_router(model: ModelConfig) -> None:
+    for one in (model.feedforward, *(rule.feedforward for rule in model.layer_pattern)):
+        if isinstance(one, ExpertsConfig) and one.chosen == 1 < one.experts and one.normalise:
+            raise UserError(
+                "feedforward.chosen=1 and feedforward.normalise=true cannot work together: the one expert's "
+                "weight is always 1, so the router learns nothing. Set feedforward.normalise=false."
+            )
 
 
 def _check_kernel(attention: AttentionConfig, device: torch.device) -> None:
@@ -167,6 +178,8 @@ def _check_kernel(attention: AttentionConfig, device: torch.device) -> None:
 
 def _parameters(config: ModelConfig) -> int:
     """The number of parameters, counted with three layers at most: thousands would take long to build."""
+    if config.layer_pattern:  # layers differ
+        return count_parameters(config)
 
     def count(layers: int, written: int) -> int:
         return count_parameters(config.replace(layers=layers, decoder_layers=written))
@@ -224,15 +237,17 @@ def check_corpus(found: Survey) -> None:
 
 
 class _Longest:
-    """Takes the place of a store writer, and records the length of the rows that a model would get."""
+    """Takes the place of a store writer, and records the lengths of the rows that a model would get."""
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
-        self.length = 0
+        self.source = self.target = 0
 
     def add(self, **columns: Ragged) -> None:
         sizes = self._encoding.sizes({name: column.lengths for name, column in columns.items()})
-        self.length = max(self.length, int(sizes.longer().max(initial=0)))
+        target, source = sizes.target, sizes.target if sizes.source is None else sizes.source
+        self.target = max(self.target, int(target.max(initial=0)))
+        self.source = max(self.source, int(source.max(initial=0)))
 
 
 def check_lengths(config: TrainConfig, found: Survey, tokenizers: Tokenizers, encoding: Encoding) -> None:
@@ -251,22 +266,22 @@ def check_lengths(config: TrainConfig, found: Survey, tokenizers: Tokenizers, en
         for part in found.train:
             rows = rows_with_fate(part.corpus, columns, part.fates, TRAIN)
             tokenise(rows, Encoder(encoding, tokenizers, filter, answers), longest, title="Measuring")
-    _refuse_short(model, longest.length, "the longest training example has")
+    _refuse_short(model, longest.source, longest.target, "the longest training example has")
     encode = Encoder(encoding, tokenizers, lenient(filter), answers)
     tokenise(found.rows(VALIDATION), encode, longest, title="Measuring")
-    _refuse_short(model, longest.length, "the longest validation example has")
+    _refuse_short(model, longest.source, longest.target, "the longest validation example has")
 
 
-def _refuse_short(model: ModelConfig, length: int, what: str) -> None:
-    limit = model.text_limit
-    if limit is None or length <= limit:
-        return
-    if model.position.name == "learned" and limit == model.position.max_length:
+def _refuse_short(model: ModelConfig, source: int, target: int, what: str) -> None:
+    for length, limit in ((source, model.source_limit), (target, model.target_limit)):
+        if limit is None or length <= limit:
+            continue
+        if model.position.name == "learned" and limit == model.position.max_length:
+            raise UserError(
+                f"The model has learned positions for {model.position.max_length} tokens, but {what} "
+                f"{length}: set model.position.max_length={length}, or use sinusoidal or rotary positions."
+            )
         raise UserError(
-            f"The model has learned positions for {model.position.max_length} tokens, but {what} "
-            f"{length}: set model.position.max_length={length}, or use sinusoidal or rotary positions."
+            f"Attention with max_length={limit} reads at most {limit} tokens, but {what} {length}: set "
+            f"max_length={length} in its settings, or another kind."
         )
-    raise UserError(
-        f"Attention with max_length={limit} reads at most {limit} tokens, but {what} {length}: set "
-        f"max_length={length} in its settings, or another kind."
-    )

@@ -158,7 +158,7 @@ class LayerRule(Config):
     every: Count = 1  # 1: every layer from there, 2: every second one
     last: CountOrZero | None = None  # the last layer that it may apply to; None: to the end
     attention: AnyAttention | None = None
-    cross_attention: AnyAttention | None = None  # None: as `attention`, where that is given
+    cross_attention: AnyAttention | None = None  # None: as `attention`, unless another rule gives it
     feedforward: AnyFeedForward | None = None
 
     def means(self, stack: str, layer: int) -> bool:
@@ -225,11 +225,11 @@ class ModelConfig(Config):
         self._refuse_idle()
         for attention in self.attentions:
             self._check_attention(attention)
-        for rule in self.layer_pattern:
+        for number, rule in enumerate(self.layer_pattern):
             if not self._has_layers_for(rule):
                 raise UserError(
-                    f"A rule of layer_pattern matches no layer of this model: {rule.to_dict()}. Correct "
-                    "or remove it."
+                    f"layer_pattern[{number}] matches no layer of this model: layers are counted from 0, and "
+                    f"it begins with layer {rule.first}. Correct or remove it."
                 )
 
     @property
@@ -239,13 +239,34 @@ class ModelConfig(Config):
         return [self.attention, *(one for one in rules if one is not None)]
 
     @cached_property
+    def source_limit(self) -> int | None:
+        """The longest source in tokens, or the longest text of a model that reads only one; None: any length.
+
+        Learned positions limit it, and attention with a `max_length`.
+        """
+        return self._limit("decoder" if self.family == "decoder" else "encoder")
+
+    @cached_property
+    def target_limit(self) -> int | None:
+        """The longest target in tokens, or the longest text of a model that reads only one."""
+        return self._limit("encoder" if self.family in ("encoder", "vision") else "decoder")
+
+    @cached_property
     def text_limit(self) -> int | None:
-        """The longest text in tokens, if learned positions or an attention's `max_length` limit it."""
+        """The longest text in tokens on either side."""
+        known = [one for one in (self.source_limit, self.target_limit) if one is not None]
+        return min(known, default=None)
+
+    def _limit(self, stack: str) -> int | None:
         if self.family == "recurrent":
             return None
         found = [self.position.max_length] if self.position.name == "learned" else []
-        own = [] if self.family in NO_TRANSFORMERS else self.attentions
-        found += [one.max_length for one in own if hasattr(one, "max_length")]
+        depth = (
+            self.depth_of_decoder if (stack, self.family) == ("decoder", "encoder-decoder") else self.layers
+        )
+        for layer in range(0 if self.family in NO_TRANSFORMERS else depth):
+            attention = self.parts_of(stack, layer)[0]
+            found += [attention.max_length] if hasattr(attention, "max_length") else []
         return min(found, default=None)
 
     def _refuse_idle(self) -> None:
@@ -282,14 +303,15 @@ class ModelConfig(Config):
 
     def parts_of(self, stack: str, layer: int) -> tuple[AttentionConfig, AttentionConfig, FeedForwardConfig]:
         """Self-attention, cross-attention and feed-forward of layer 0, 1, … of an "encoder" or "decoder"."""
-        attention = cross = self.attention
-        feedforward = self.feedforward
+        attention, feedforward = self.attention, self.feedforward
+        cross: AttentionConfig | None = None  # what a rule says; else it follows self-attention
         for rule in self.layer_pattern:
             if rule.means(stack, layer):
                 attention = rule.attention or attention
-                cross = rule.cross_attention or rule.attention or cross
+                cross = rule.cross_attention or cross
                 feedforward = rule.feedforward or feedforward
-        return attention.replace(width=self.width), cross.replace(width=self.width), feedforward
+        wide = [one.replace(width=self.width) for one in (attention, cross or attention)]
+        return wide[0], wide[1], feedforward
 
     @property
     def unusual_parts(self) -> str | None:

@@ -97,7 +97,9 @@ class Grouped(Sorted):
 
     def fits(self, matrices: Tensor, x: Tensor) -> bool:
         """PyTorch's grouped product takes bf16 on both devices, and float32 on a CPU, in rows of 16 bytes."""
-        known = x.dtype == torch.bfloat16 or (x.dtype == torch.float32 and x.device.type == "cpu")
+        # while compiling, PyTorch knows only bf16
+        single = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.compiler.is_compiling()
+        known = x.dtype == torch.bfloat16 or single
         same = x.dtype == matrices.dtype and not torch.is_autocast_enabled(x.device.type)
         return known and same and all(size * x.element_size() % BYTES == 0 for size in matrices.shape[1:])
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.base.config import Count, CountOrZero, Positive, PositiveOrZero
-from clearhead.base.errors import UserError
+from clearhead.base.errors import UserError, counted
 from clearhead.nn.dispatch import DISPATCHES, Dispatch
 from clearhead.nn.extras import Extras
 from clearhead.nn.layers import ACTIVATIONS, Dropout, FeedForward, FeedForwardConfig
@@ -65,17 +65,22 @@ class ExpertsConfig(FeedForwardConfig):
             raise UserError("Experts have no biases: leave feedforward.bias out, or set it to false.")
         if self.chosen > self.experts:
             raise UserError(
-                f"{self.chosen} of {self.experts} experts cannot be chosen: lower feedforward.chosen."
+                f"{self.chosen} experts cannot be chosen among {self.experts}: lower feedforward.chosen."
             )
-        if self.experts % self.groups or self.groups_chosen > self.groups:
+        if self.experts % self.groups:
             raise UserError(
-                f"{self.experts} experts do not divide into {self.groups} groups of which "
-                f"{self.groups_chosen} are chosen: change feedforward.groups or groups_chosen."
+                f"{counted(self.experts, 'expert')} cannot be divided into {self.groups} groups: change "
+                "feedforward.groups."
+            )
+        if self.groups_chosen > self.groups:
+            raise UserError(
+                f"{counted(self.groups_chosen, 'group')} cannot be chosen among {self.groups}: lower "
+                "feedforward.groups_chosen."
             )
         if self.chosen > self.experts // self.groups * self.groups_chosen:
             raise UserError(
-                f"{self.groups_chosen} groups of {self.experts // self.groups} experts hold fewer than "
-                f"the {self.chosen} that a token is routed to: raise feedforward.groups_chosen."
+                f"The best {counted(self.groups_chosen, 'group')} of {self.experts // self.groups} experts "
+                f"cannot provide the {self.chosen} for a token: raise feedforward.groups_chosen."
             )
         if self.groups > 1 and self.experts // self.groups < 2:
             raise UserError("Groups of experts are ranked by their two best: each needs two or more.")
@@ -203,6 +208,12 @@ class Experts(nn.Module):
         if name == "auto":
             fast = DISPATCHES["grouped"].fits(self.inner if matrices is None else matrices, x)
             name = "grouped" if fast else "segments"
+        elif not DISPATCHES[name].fits(self.inner if matrices is None else matrices, x):
+            raise UserError(
+                f"Experts of width {self.inner.shape[1]} in {str(x.dtype).removeprefix('torch.')} and "
+                f"dispatch='{name}' cannot work together: the grouped product takes bf16 (on a CPU float32, "
+                "too) and widths in multiples of 16 bytes. Use dispatch 'auto'."
+            )
         return DISPATCHES[name]
 
     def _tell(self, extras: Extras, routing: Routing, real: Tensor | None) -> None:

@@ -53,8 +53,9 @@ def make_batch(
         if value is not None and value < 1:
             raise UserError(f"A plan's {name} must be at least 1, not {value}.")
     source, target = _lengths(config, source_length, target_length)
-    longest, limit = max(source, target), config.text_limit
-    if limit is not None and longest > limit and config.family != "vision":
+    for longest, limit in ((source, config.source_limit), (target, config.target_limit)):
+        if limit is None or longest <= limit or config.family == "vision":
+            continue
         learned = config.position.name == "learned" and limit == config.position.max_length
         what = "learned positions" if learned else "attention"
         raise UserError(

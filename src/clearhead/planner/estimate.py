@@ -79,8 +79,8 @@ def plan(
         if layout is not None and made[0] is None:
             raise UserError(
                 f"The layout '{layout}' cannot partition this model: tp must divide its heads and its "
-                "inner width, ep must divide its experts, and fsdp together with ep must divide the "
-                "width of an expert and of the model."
+                "inner width, and cannot partition experts; ep must divide its experts, and fsdp together "
+                "with ep must divide the width of an expert and of the model."
             )
         spreads = [one for one in made if one is not None]
     parts = parameters_by_part(model)

@@ -17,11 +17,10 @@ from clearhead.decoding.batches import padded
 from clearhead.decoding.options import positions_of
 from clearhead.models.stack import ModelOutput
 from clearhead.nn.attention.kernels import KERNELS
-from clearhead.nn.attention.latent import LatentAttention
-from clearhead.nn.attention.multihead import MultiHeadAttention
+from clearhead.nn.attention.multihead import Attention
 from clearhead.verify.passes import Ids, largest_difference, walk
 from clearhead.verify.report import Check, skip, within
-from clearhead.verify.subject import Subject
+from clearhead.verify.subject import SEES_MORE, Subject
 
 CACHED = "cached = uncached"
 BATCH = "alone = in any batch"
@@ -34,6 +33,8 @@ Pair = tuple[Ids, Ids]  # what is given, and what is written
 
 def cached(subject: Subject) -> Check:
     """Each step's log-probabilities, with a state, equal those of one stateless pass over the whole text."""
+    if not subject.decodes_as_it_reads:
+        return skip(CACHED, SEES_MORE)
     seen = walk(subject.rows(), subject.given, subject.limits(), subject.ordinary, subject.seed)
     worst = largest_difference([one.logp for one in seen], subject.passes.all_of(seen))
     what = (
@@ -65,9 +66,7 @@ def batch(subject: Subject) -> Check:
 @torch.no_grad()
 def kernels(subject: Subject) -> Check:
     """The model's output with every attention kernel that supports it here, against the reference kernel."""
-    if not any(
-        isinstance(one, MultiHeadAttention | LatentAttention) for one in subject.exact.model.modules()
-    ):
+    if not _with_kernels(subject.exact.model):
         return skip(KERNEL, "This model has no attention layer with a choice of kernels.")
     pairs = [(given, subject.target(number)) for number, given in enumerate(subject.given)]
     found: dict[str, float] = {}
@@ -93,12 +92,14 @@ def kernels(subject: Subject) -> Check:
     return within(KERNEL, found[worst], bounds[worst], what, **details)
 
 
+def _with_kernels(model: nn.Module) -> list[Attention]:
+    return [one for one in model.modules() if isinstance(one, Attention) and one.has_kernels]
+
+
 def _kernel_difference(subject: Subject, pairs: Sequence[Pair], kernel: str, dtype: torch.dtype) -> float:
     own = subject.exact.model
     model = own if next(own.parameters()).dtype == dtype else copy.deepcopy(own).to(dtype)
-    before = [
-        (one, one.kernel) for one in model.modules() if isinstance(one, MultiHeadAttention | LatentAttention)
-    ]
+    before = [(one, one.kernel) for one in _with_kernels(model)]
     results = []
     try:
         for name in (kernel, "reference"):

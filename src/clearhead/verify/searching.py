@@ -24,8 +24,8 @@ from clearhead.decoding.score import score_ids
 from clearhead.decoding.speculative import speculate
 from clearhead.decoding.writer import Writer
 from clearhead.verify import plain
-from clearhead.verify.report import Check, within
-from clearhead.verify.subject import Subject
+from clearhead.verify.report import Check, skip, within
+from clearhead.verify.subject import SEES_MORE, Subject
 
 NEIGHBOURS = "alone = beside others"
 GREEDY = "beam 1 = greedy"
@@ -170,6 +170,8 @@ def _beam_itself(subject: Subject) -> MakeSearch:
 
 def forced(subject: Subject) -> Check:
     """The log-probabilities and the score of what a beam found equal those of forced decoding."""
+    if not subject.decodes_as_it_reads:
+        return skip(SCORE, SEES_MORE)
     numbers = subject.numbers
     worst = 0.0
     texts = 0

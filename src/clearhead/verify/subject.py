@@ -27,11 +27,18 @@ from clearhead.decoding.text_requests import read_sources, symbols_of, translate
 from clearhead.decoding.writer import Writer
 from clearhead.models.build import count_parameters
 from clearhead.models.config import ModelConfig
+from clearhead.nn.attention.multihead import Attention
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.verify.passes import Passes
 
 # Parameters: the fewer there are, the more is tested; above the last, float64 does not fit in memory.
 TINY, SMALL, LARGE = 10**6, 10**7, 10**9
+
+
+SEES_MORE = (
+    "Reformer's steps attend to every past token, a pass over the text only to those with similar hashes: "
+    "they differ by design."
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,12 @@ class Subject:
     def numbers(self) -> range:
         """The indices of all texts."""
         return range(len(self.given))
+
+    @property
+    def decodes_as_it_reads(self) -> bool:
+        """Whether a decoding step attends to what the same token attends to in a pass over the whole text."""
+        parts = [one for one in self.exact.model.modules() if isinstance(one, Attention)]
+        return all(one.decodes_as_it_reads for one in parts)
 
     @property
     def config(self) -> ModelConfig:

@@ -99,6 +99,8 @@ class LinearAttention(MultiHeadAttention):
     torch.Size([2, 5, 32])
     """
 
+    has_kernels = False
+
     def __init__(self, config: AttentionConfig, position: Position | None = None) -> None:
         super().__init__(config, position)
         self.score = self._build_score()

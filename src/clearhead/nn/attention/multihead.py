@@ -133,6 +133,10 @@ class Attention(nn.Module, ABC):
     position: Position
     output: nn.Linear
     kernel: str | Kernel
+    has_kernels = True  # false: this kind of attention is computed in one way
+    decodes_as_it_reads = (
+        True  # false: a step attends to more than the same token does in a pass over the text
+    )
     served_by = ""  # in training on a GPU, the kernel that computed the last pass
 
     def residual_weights(self) -> list[Tensor]:

@@ -61,6 +61,7 @@ class NystromAttention(ApproximateAttention):
     torch.Size([2, 5, 32])
     """
 
+    has_kernels = False
     config: NystromConfig
     may_be_causal = False
 

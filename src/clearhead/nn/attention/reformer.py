@@ -101,6 +101,7 @@ class ReformerAttention(ApproximateAttention):
     torch.Size([2, 11, 32])
     """
 
+    has_kernels = decodes_as_it_reads = False
     config: ReformerConfig
     rotations: Tensor  # (H, K, h, half of all buckets)
 
