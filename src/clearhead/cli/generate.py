@@ -95,11 +95,16 @@ def _ready(writer: Writer, asked: Asked) -> Options:
     return options
 
 
-def _check_prompt(writer: Writer, number: int, prompt: str) -> None:
+def _check_events(writer: Writer, prompt: str) -> None:
     from clearhead.jobs.music import check_prompt  # here, so that --help does not wait for torch
-    from clearhead.jobs.writing import refuse_long_prompt
 
     check_prompt(writer.bundle, prompt)
+
+
+def _check_line(writer: Writer, number: int, prompt: str) -> None:
+    from clearhead.jobs.writing import refuse_long_prompt  # here, as above
+
+    _check_events(writer, prompt)
     refuse_long_prompt(writer, number, prompt)
 
 
@@ -124,7 +129,7 @@ def _format(writer: Writer, options: Options, as_json: bool) -> Any:
 
 def _one(writer: Writer, asked: Asked, prompt: str, as_json: bool) -> None:
     options = _ready(writer, asked)
-    _check_prompt(writer, 1, prompt)
+    _check_events(writer, prompt)
     if not as_json and options.nbest == 1:
         _stream(writer, prompt, options)
         return
@@ -194,7 +199,7 @@ def _lines(bundle: Path, asked: Asked, files: Files, computing: Computing) -> No
         raise UserError("Give a prompt, or --input FILE, or lines on standard input: `… < lines.txt`.")
     opened = open_lines(files, None)
     writer = computing.writer(bundle, continues=True)
-    opened.check = functools.partial(_check_prompt, writer)
+    opened.check = functools.partial(_check_line, writer)
     options = _ready(writer, asked)
     settings = settings_of(bundle, writer, asked.given(), **{"--json": files.as_json})
     through(writer, options, opened, _format(writer, options, files.as_json), files, settings)
@@ -222,7 +227,7 @@ def _talk(writer: Writer, asked: Asked) -> None:
                 continue
             own = dataclasses.replace(asked, seed=seed_of(asked.seed, turn))
             turn += 1
-            _check_prompt(writer, turn, line)
+            _check_events(writer, line)
             _stream(writer, line, _ready(writer, own))
         except UserError as error:
             typer.echo(f"clearhead: {error}", err=True)
