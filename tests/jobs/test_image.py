@@ -64,7 +64,7 @@ def as_folder(folder: Path, pictures: np.ndarray, names: list[str]) -> Path:
     return folder
 
 
-def rows_of(**corpus: str) -> list[Row]:
+def rows_of(**corpus: str | int) -> list[Row]:
     return list(read_pictures(CorpusConfig.from_dict(corpus)))
 
 
@@ -97,6 +97,23 @@ def test_files_are_read_as_a_viewer_shows_them(tmp_path: Path) -> None:
     how[0x0112] = 6  # the camera was held upright
     turned.save(tmp_path / "upright.png", exif=how)
     assert np.array_equal(read_picture(tmp_path / "upright.png")[0], np.rot90(some_pixels()[0, 0], -1))
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 20), (20, 40), (3, 2), (1, 300), (10, 10)])
+def test_scaled_pictures_keep_their_shape_in_a_square(width: int, height: int, tmp_path: Path) -> None:
+    (tmp_path / "all" / "a").mkdir(parents=True)
+    Image.new("RGB", (width, height), (200, 100, 50)).save(tmp_path / "all" / "a" / "0.png")
+    [row] = rows_of(file=str(tmp_path / "all"), picture_size=10)
+    pixels = pixels_of(row.source)
+    assert pixels.shape == (3, 10, 10)
+    inside = pixels[0] == 200
+    wide, high = (max(1, round(side * 10 / max(width, height))) for side in (width, height))
+    assert inside.sum() == wide * high
+    assert inside[(10 - high) // 2, (10 - wide) // 2]
+    assert (pixels[:, ~inside] == 0).all()
+    assert (pixels[:, inside].T == (200, 100, 50)).all()
+    np.savez(tmp_path / "all.npz", images=np.full((1, height, width, 3), (200, 100, 50)), labels=["a"])
+    assert rows_of(file=str(tmp_path / "all.npz"), picture_size=10) == [row]
 
 
 def test_one_picture_in_colour_makes_all_of_them_colour(tmp_path: Path) -> None:
@@ -203,16 +220,22 @@ def test_from_pictures_to_a_bundle_that_names_them(
 ) -> None:
     file = write_corpus(tmp_path, "image", count=60)
     said = settings(file, "image", steps=30, schedule={"rate": 0.02}, **SMALL)
+    said["data"]["picture_size"] = 8  # they have that size; others are scaled to it
     finished = job.train(tmp_path / "run", said, view="quiet")
     assert not finished.failed
     assert finished.test is not None
     assert finished.test.metrics["accuracy"] > 90
     bundle = clearhead.load(tmp_path / "run")
     assert bundle.config.image.to_dict() == {"size": 8, "patch": 1, "channels": 1, "class_token": False}
-    bright = np.full((8, 8), 50, np.uint8)
-    bright[:, :4] = 220
+    bright = np.full((24, 24), 50, np.uint8)
+    bright[:, :12] = 220
     Image.fromarray(bright).save(tmp_path / "bright.png")
-    assert _said(capsys, "label", tmp_path / "run", tmp_path / "bright.png").startswith("left\t")
+    named = _said(capsys, "label", tmp_path / "run", tmp_path / "bright.png", tmp_path / "bright.png")
+    assert [line.split("\t")[::2] for line in named.splitlines()] == [["left", f"{tmp_path}/bright.png"]] * 2
+    as_folder(tmp_path / "larger", np.stack([bright[None]] * 2), ["left"] * 2)
+    assert '"accuracy": 100' in _said(
+        capsys, "evaluate", tmp_path / "run", "--file", tmp_path / "larger", "--json"
+    )
     assert '"accuracy"' in _said(capsys, "evaluate", tmp_path / "run", "--file", file, "--json")
     _said(capsys, "evaluate", tmp_path / "run", "--file", file, "--out", tmp_path / "judged")
     assert "words" not in (tmp_path / "judged" / "report.md").read_text(encoding="utf-8")
@@ -225,6 +248,8 @@ def test_from_pictures_to_a_bundle_that_names_them(
     assert session.examples
     assert all(verdict(session, one)["label"] in ("left", "none") for one in session.examples)
     Image.fromarray(bright).resize((40, 40)).save(tmp_path / "large.png")
+    assert pixels_of(picture_text(bundle, tmp_path / "large.png")).shape == (1, 8, 8)
+    del bundle.metadata["recipe"]["data"]["picture_size"]  # trained on pictures of one size
     with pytest.raises(UserError, match="40 × 40"):
         picture_text(bundle, tmp_path / "large.png")
 
@@ -299,6 +324,14 @@ def test_what_cannot_be_learnt_from_is_refused(
     with pytest.raises(UserError, match=sentence):
         job.train(tmp_path / "run", settings(tmp_path / "all", "image", steps=4), view="quiet")
     assert not (tmp_path / "run").exists()
+
+
+def test_sizes_are_of_pictures_alone(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a text\n" * 300)
+    said = settings(tmp_path / "text.txt", "generate", steps=4)
+    said["data"]["picture_size"] = 8
+    with pytest.raises(UserError, match=r"data\.picture_size only applies to the task 'image'"):
+        job.train(tmp_path / "run", said, view="quiet")
 
 
 def test_one_class_and_sets_of_different_sizes(tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ def _label_pictures(model: Bundle, paths: list[str] | None, as_json: bool) -> No
         for path, shares in zip(some, each, strict=True):
             best = _best(shares)
             found = {"picture": path, "label": best, "probabilities": shares}
-            typer.echo(json.dumps(found, ensure_ascii=False) if as_json else f"{best}\t{shares[best]:.4f}")
+            line = f"{best}\t{shares[best]:.4f}\t{path}"
+            typer.echo(json.dumps(found, ensure_ascii=False) if as_json else line)
 
 
 def _lines(model: Bundle, given: Given, kind: str) -> Iterator[str]:

@@ -256,6 +256,8 @@ def _plain(finished: Any) -> dict[str, Any]:
 
 def _tell(finished: Any) -> None:
     """Report the results, and what to do with them."""
+    from clearhead.training.view.words import metric_name  # here, so that --help does not wait for torch
+
     for sentence in finished.said:
         typer.echo(sentence)
     names = {"last": "last weights", "best": "best at a validation", "average": "average of the last ones"}
@@ -263,7 +265,7 @@ def _tell(finished: Any) -> None:
         [f"{names[name]}{' (in the bundle)' if name == finished.chosen else ''}", *_figures(values)]
         for name, values in finished.validation.items()
     ]
-    titles = ["on the validation set", *next(iter(finished.validation.values()))]
+    titles = ["on the validation set", *map(metric_name, next(iter(finished.validation.values())))]
     show_table(titles, rows, numbers=range(1, len(titles)))
     if finished.test is not None:
         typer.echo()
@@ -279,7 +281,9 @@ def _tell(finished: Any) -> None:
 
 
 def _figures(values: dict[str, float]) -> list[str]:
-    return [f"{value:.4g}" for value in values.values()]
+    from clearhead.training.view.words import metric_value  # here, as above
+
+    return [metric_value(name, value) for name, value in values.items()]
 
 
 def _next(finished: Any) -> str:

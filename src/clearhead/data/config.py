@@ -13,6 +13,7 @@ from clearhead.base.config import LARGE, Bounds, Config, Count, CountOrZero, Pos
 from clearhead.base.errors import UserError
 
 Answer = Literal["text", "summary", "class", "number"]
+PictureSide = Annotated[int, Bounds(2, 4096)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ class CorpusConfig(Config):
     weight: Positive | None = None  # share of an epoch among several corpora; None: every example once
     prefix: str = ""  # added before every source, to say which of several tasks is meant
     answer: Answer = "text"  # for the task `text`: what the targets are, which decides the metrics
+    picture_size: PictureSide | None = None  # as data.picture_size, for this corpus
     # of this corpus alone, in place of [data.validation] and [data.test]; every corpus has one, or none
     validation: OwnFilesConfig | None = None
     test: OwnFilesConfig | None = None
@@ -159,9 +161,13 @@ class DataConfig(Config):
     # music: each chunk is transposed by at most this many semitones, drawn again in each epoch
     transpose: Annotated[int, Bounds(0, 12)] = 0
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
+    # image: pictures are scaled so that their longer side has so many pixels; None: all have one size
+    picture_size: PictureSide | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.picture_size is not None:
+            self._scale_every_corpus(self.picture_size)
         for name in ("validation", "test"):
             own = [getattr(corpus, name) is not None for corpus in self.train]
             if any(own) and (not all(own) or getattr(self, name) is not None):
@@ -174,6 +180,15 @@ class DataConfig(Config):
                 "data.temperature and the weights of the corpora both set how often each is sampled: "
                 "leave one of them out."
             )
+
+    def _scale_every_corpus(self, size: int) -> None:
+        def scaled(corpus: CorpusConfig | None) -> CorpusConfig | None:
+            own = corpus is None or corpus.picture_size is not None
+            return corpus if own or corpus is None else corpus.replace(picture_size=size)
+
+        object.__setattr__(self, "train", tuple(map(scaled, self.train)))
+        for name in ("validation", "test"):
+            object.__setattr__(self, name, scaled(getattr(self, name)))
 
     def held_out(self, name: Literal["validation", "test"]) -> tuple[CorpusConfig, ...]:
         """The files given for validation or test: one corpus for all, or one for each; none: a split."""

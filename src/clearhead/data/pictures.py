@@ -12,6 +12,7 @@ from __future__ import annotations
 import gzip
 import io
 import math
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,8 @@ Pixels = NDArray[np.uint8]  # (C, H, W)
 ENDINGS = (".png", ".jpg", ".jpeg")
 _MARK = "picture"
 _PATCHES = 7  # per side, about: 49 tokens are cheap to read, and still show where a stroke ends
-_LARGEST = 4096  # pixels of a side
+_LARGEST = 4096  # pixels of a side …
+_LARGEST_SCALED = 16384  # … and of one that is scaled down
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L")  # Pillow's names of modes without colour
 _IDX = {8: np.dtype(np.uint8)}  # the only number type of pictures and classes
 _NAMES = ("images", "x_train", "x", "data", "pixels"), ("labels", "y_train", "y", "target", "classes")
@@ -106,14 +108,41 @@ def squared(pixels: Pixels) -> Pixels:
     return found
 
 
-def read_picture(path: str | Path, channels: int | None = None) -> Pixels:
-    """A PNG or JPEG file, upright and on white; `channels`: as grey (1) or in colour (3), None: as stored."""
+def read_picture(path: str | Path, channels: int | None = None, size: int | None = None) -> Pixels:
+    """A PNG or JPEG file, upright and on white, scaled to a size.
+
+    `channels`: as grey (1) or in colour (3), None: as stored.
+    """
     from PIL import ImageOps  # imported here, so text tasks do not wait for it
 
-    with _opened(path) as image:
+    with _opened(path, _LARGEST if size is None else _LARGEST_SCALED) as image:
         grey = image.mode in _GREY if channels is None else channels == 1
         found = np.asarray(_plain(ImageOps.exif_transpose(image)).convert("L" if grey else "RGB"), np.uint8)
-    return np.ascontiguousarray(found[None] if found.ndim == 2 else found.transpose(2, 0, 1))
+    return fitted(np.ascontiguousarray(found[None] if found.ndim == 2 else found.transpose(2, 0, 1)), size)
+
+
+def fitted(pixels: Pixels, size: int | None) -> Pixels:
+    """A picture scaled so that its longer side has `size` pixels, centred in a square of that side.
+
+    None leaves it as it is. All channels are averaged over the area that becomes one pixel, so fine patterns
+    do not alias.
+
+    >>> fitted(np.full((1, 4, 8), 9, np.uint8), 4)[0].tolist()
+    [[0, 0, 0, 0], [9, 9, 9, 9], [9, 9, 9, 9], [0, 0, 0, 0]]
+    """
+    from PIL import Image
+
+    if size is None or pixels.shape[1:] == (size, size):
+        return pixels
+    _, height, width = pixels.shape
+    longer = max(height, width)
+    rows, columns = (max(1, round(side * size / longer)) for side in (height, width))
+    found = np.zeros((len(pixels), size, size), np.uint8)
+    top, left = (size - rows) // 2, (size - columns) // 2
+    for channel, whole in zip(found, pixels, strict=True):
+        scaled = Image.fromarray(whole).resize((columns, rows), Image.Resampling.BILINEAR)
+        channel[top : top + rows, left : left + columns] = np.asarray(scaled)
+    return found
 
 
 def _plain(image: Any) -> Any:
@@ -129,15 +158,15 @@ def _plain(image: Any) -> Any:
 
 
 @contextmanager
-def _opened(path: str | Path) -> Iterator[Any]:
+def _opened(path: str | Path, largest: int = _LARGEST_SCALED) -> Iterator[Any]:
     """A picture file; what the library raises about it becomes one sentence."""
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as image:
-            if max(image.size) > _LARGEST:
+        with warnings.catch_warnings(action="ignore"), Image.open(path) as image:
+            if max(image.size) > largest:
                 raise UserError(
-                    f"'{path}' has a side of {max(image.size):,} pixels, and at most {_LARGEST:,} are "
+                    f"'{path}' has a side of {max(image.size):,} pixels, and at most {largest:,} are "
                     "allowed: scale it down."
                 )
             yield image
@@ -150,9 +179,7 @@ def _opened(path: str | Path) -> Iterator[Any]:
     except IsADirectoryError:
         raise UserError(f"'{path}' is a folder: give a picture file.") from None
     except Image.DecompressionBombError:
-        raise UserError(
-            f"'{path}' has far more pixels than {_LARGEST:,} × {_LARGEST:,}: scale it down."
-        ) from None
+        raise UserError(f"'{path}' has more pixels than any camera takes: scale it down.") from None
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         raise UserError(f"The picture '{path}' is damaged: replace it.") from error
 
@@ -163,15 +190,16 @@ def read_pictures(corpus: CorpusConfig) -> Iterator[Row]:
         raise UserError(
             "Pictures come from folders, IDX or .npz files: leave columns, prefixes and --hub out."
         )
+    size = corpus.picture_size
     if corpus.file is None:
         assert corpus.source is not None or corpus.target is not None
-        return _read_idx(corpus.source, corpus.target)
+        return _read_idx(corpus.source, corpus.target, size)
     path = Path(corpus.file)
     if path.is_dir():
         pair = _idx_in(path)
-        return _read_idx(*pair) if pair is not None else _read_folder(path)
+        return _read_idx(*pair, size) if pair is not None else _read_folder(path, size)
     if path.suffix.lower() == ".npz":
-        return _read_npz(path)
+        return _read_npz(path, size)
     if not path.exists():
         raise UserError(f"There is no file or folder '{path}': check the path.")
     raise UserError(
@@ -180,7 +208,7 @@ def read_pictures(corpus: CorpusConfig) -> Iterator[Row]:
     )
 
 
-def _read_folder(folder: Path) -> Iterator[Row]:
+def _read_folder(folder: Path, size: int | None) -> Iterator[Row]:
     """One folder for each class, sorted by name, as are the files in them."""
     classes = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
     if not classes:
@@ -191,13 +219,13 @@ def _read_folder(folder: Path) -> Iterator[Row]:
     channels = 1 if all(_is_grey(path) for _, path in files) else 3
     shape: tuple[int, ...] = ()
     for number, (one, path) in enumerate(files, start=1):
-        pixels = read_picture(path, channels)
+        pixels = read_picture(path, channels, size)
         shape = shape or pixels.shape
         if pixels.shape != shape:
-            sizes = [f"{size[2]} × {size[1]}" for size in (pixels.shape, shape)]
+            sizes = [f"{width} × {height}" for _, height, width in (pixels.shape, shape)]
             raise UserError(
                 f"'{path}' is {sizes[0]} pixels and '{files[0][1]}' is {sizes[1]}: scale all pictures to "
-                "one size."
+                "one size, or let --set data.picture_size=64 do it."
             )
         yield Row(as_text(pixels), one.name, number)
 
@@ -233,13 +261,13 @@ def _idx_in(folder: Path) -> tuple[str, str] | None:
     return found[0], found[1]
 
 
-def _read_idx(source: str | None, target: str | None) -> Iterator[Row]:
+def _read_idx(source: str | None, target: str | None, size: int | None) -> Iterator[Row]:
     if source is None or target is None:
         raise UserError(
             "IDX files come in pairs: --source with the pictures, and --target with their classes."
         )
     pictures, classes = _idx(source), _idx(target)
-    return _rows(pictures, classes.reshape(-1).tolist(), f"'{source}'", f"'{target}'")
+    return _rows(pictures, classes.reshape(-1).tolist(), f"'{source}'", f"'{target}'", size)
 
 
 def _idx(path: str) -> NDArray[Any]:
@@ -263,7 +291,7 @@ def _idx(path: str) -> NDArray[Any]:
     return np.frombuffer(plain, _IDX[kind], offset=start).reshape(shape)
 
 
-def _read_npz(path: Path) -> Iterator[Row]:
+def _read_npz(path: Path, size: int | None) -> Iterator[Row]:
     try:
         file = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
         arrays = {name: file[name] for name in getattr(file, "files", ())}
@@ -277,7 +305,7 @@ def _read_npz(path: Path) -> Iterator[Row]:
             f"'{path}' has the arrays {', '.join(known) or 'none'}: name the pictures 'images' and their "
             "classes 'labels'."
         )
-    return _rows(_bytes(pictures, path), classes.reshape(-1).tolist(), f"'{path}'", "the same file")
+    return _rows(_bytes(pictures, path), classes.reshape(-1).tolist(), f"'{path}'", "the same file", size)
 
 
 def _bytes(pictures: NDArray[Any], path: Path) -> Pixels:
@@ -308,7 +336,9 @@ def _class_name(value: Any, number: int, where: str) -> str:
     return str(value)
 
 
-def _rows(pictures: Pixels, classes: Sequence[Any], source: str, target: str) -> Iterator[Row]:
+def _rows(
+    pictures: Pixels, classes: Sequence[Any], source: str, target: str, size: int | None
+) -> Iterator[Row]:
     if pictures.ndim == 4 and pictures.shape[3] in (1, 3):  # channels come last
         pictures = pictures.transpose(0, 3, 1, 2)
     pictures = pictures[:, None] if pictures.ndim == 3 else pictures
@@ -323,7 +353,7 @@ def _rows(pictures: Pixels, classes: Sequence[Any], source: str, target: str) ->
             "must have the same number."
         )
     for number, (pixels, name) in enumerate(zip(pictures, classes, strict=True), start=1):
-        yield Row(as_text(pixels), _class_name(name, number, source), number)
+        yield Row(as_text(fitted(pixels, size)), _class_name(name, number, source), number)
 
 
 def _parsed(text: str) -> Pixels | None:

@@ -5,7 +5,7 @@ Shapes: B pictures, C channels, S pixels of a side.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +21,17 @@ from clearhead.decoding.batches import at_work
 
 def picture_text(bundle: Bundle, path: str | Path) -> str:
     """A picture file as a bundle's model reads it, in the form of a row's source."""
-    found = as_text(read_picture(path, bundle.config.image.channels))
+    found = as_text(read_picture(path, bundle.config.image.channels, picture_size(bundle)))
     picture_tensor(bundle, found, f"'{path}'")
     return found
+
+
+def picture_size(bundle: Bundle) -> int | None:
+    """The size that pictures of any size were scaled to in training; None if they already had one size."""
+    recipe = bundle.metadata.get("recipe")
+    data = recipe.get("data") if isinstance(recipe, Mapping) else None
+    size = data.get("picture_size") if isinstance(data, Mapping) else None
+    return size if isinstance(size, int) and 1 < size <= 4096 else None
 
 
 def picture_tensor(bundle: Bundle, text: str, name: str = "This") -> Tensor:

@@ -19,6 +19,7 @@ from clearhead.data.read import check_corpus, files_of, name_of, read_rows
 from clearhead.data.survey import number_of
 from clearhead.decoding.labels import reads_two
 from clearhead.decoding.number_formats import FORMATS
+from clearhead.decoding.pictures import picture_size
 from clearhead.evaluation.bootstrap import Bootstrap
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, Rows, compare
 from clearhead.evaluation.formats import measure_formats
@@ -87,7 +88,12 @@ def measure_and_store_formats(
 
 
 def _meant(bundle: Bundle, corpus: CorpusConfig, task: Task) -> CorpusConfig:
-    """The corpus; its prefix selects one task of several, and thus the kind of its answers."""
+    """The corpus; its prefix selects one task of several, and thus the kind of its answers.
+
+    Pictures are scaled as in training.
+    """
+    if task.columns.pictures and corpus.picture_size is None:
+        corpus = corpus.replace(picture_size=picture_size(bundle))
     if not corpus.prefix or not task.columns.mixed:
         return corpus
     known = answers_of(bundle)

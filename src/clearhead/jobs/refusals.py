@@ -48,6 +48,8 @@ def check_settings(said: Table, base: Base | None = None) -> TrainConfig:
     pick_dtype(early.compute.dtype, device)
     task = task_named(early.task)
     data = DataConfig.from_dict(table_in(merged(as_table(task.defaults), said), "data"), "data")
+    if data.picture_size is not None and not task.columns.pictures:
+        raise UserError("data.picture_size only applies to the task 'image': leave it out.")
     head = task.family(family_of(said, base)).head
     kind = table_in(table_in(said, "model"), "head").get("kind", head)
     if kind != head:

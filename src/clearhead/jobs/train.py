@@ -279,7 +279,10 @@ def _corpus(
 def _headlines(config: TrainConfig, device: torch.device, ranks: Ranks) -> Sequence[str]:
     model = config.model
     where = f"{device}, {ranks.count} ranks as {ranks.layout}" if ranks.many else f"{device}"
+    size = f"vocabulary {model.vocabulary:,}"
+    if model.family == "vision":
+        size = f"{model.head.classes} classes of pictures of {model.image.size} × {model.image.size}"
     return [
         f"{config.task}: {model.family}, {model.layers} layers of width {model.width}, "
-        f"vocabulary {model.vocabulary:,}, {count_parameters(model):,} parameters, on {where}"
+        f"{size}, {count_parameters(model):,} parameters, on {where}"
     ]
