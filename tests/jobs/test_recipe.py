@@ -166,3 +166,14 @@ def test_every_value_says_who_chose_it() -> None:
     assert found["model.attention.heads"].reason == "heads of 16"
     assert found["schedule.warmup"] == ("schedule.warmup", 10, "follows from your settings")
     assert not any(name.startswith("data.") for name in found)  # its files are told elsewhere
+
+
+def test_a_layer_pattern_is_told_setting_by_setting() -> None:
+    rule = {"first": 1, "attention": {"kind": "compressed", "heads": 4}}
+    said = {"model": {"family": "decoder", "layer_pattern": [rule]}}
+    found = explained(CHOICES, said, compose(CHOICES, said, SIZES))
+    assert [choice[:2] for choice in found if "layer_pattern" in choice.name] == [
+        ("model.layer_pattern.0.first", 1),
+        ("model.layer_pattern.0.attention.kind", "compressed"),
+        ("model.layer_pattern.0.attention.heads", 4),
+    ]

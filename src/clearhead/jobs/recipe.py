@@ -184,11 +184,14 @@ def explained(choices: Sequence[Choice], said: Table, config: TrainConfig) -> li
             reason = "follows from your settings"
         found.append(Choice(choice.name, value, reason))
     named = {choice.name for choice in choices}
-    found += [
-        Choice(name, final[name], YOURS)
-        for name in own
-        if name not in named and name in final and not name.startswith("data.")
-    ]
+    for name, value in own.items():
+        if name in named or name not in final or name.startswith("data."):
+            continue
+        if isinstance(value, list) and value and isinstance(value[0], Mapping):  # rules of a pattern
+            rules = {f"{name}.{number}": rule for number, rule in enumerate(value)}
+            found += [Choice(path, inner, YOURS) for path, inner in flat(rules).items()]
+        else:
+            found.append(Choice(name, final[name], YOURS))
     return found
 
 
