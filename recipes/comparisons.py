@@ -18,6 +18,7 @@ from clearhead.jobs.compare import read
 from clearhead.jobs.compare_page import figure, metric_of
 
 Run = dict[str, Any]
+BESIDE = {"ROUGE-1": ("ROUGE-2", "ROUGE-L", "perplexity")}  # metrics that are usually reported with one
 KEPT = ("parameters", "width", "flops", "steps", "device", "dtype")
 
 
@@ -67,17 +68,18 @@ def tables(runs: Sequence[Run]) -> str:
         by_member = {name: [one for one in mine if one["member"] == name] for name in _members(mine)}
         metric = mine[0]["metric"]
         where = " and ".join(sorted({f"{one['device']}, {one['dtype']}" for one in mine}))
+        beside = [name for name in BESIDE.get(metric, ()) if all(name in one["figures"] for one in mine)]
         rows = [
             [
                 name,
-                _mean(some, metric),
+                *(_mean(some, one) for one in (metric, *beside)),
                 str(len(some)),
                 f"{some[0]['parameters']:,}",
                 f"{some[0]['flops']:.2e}",
             ]
             for name, some in by_member.items()
         ]
-        head = ["member", metric, "seeds", "parameters", "training FLOPs"]
+        head = ["member", metric, *beside, "seeds", "parameters", "training FLOPs"]
         parts += [
             f"[{recipe}]({recipe}.toml), {mine[0]['steps']:,} steps ({where}):",
             "",

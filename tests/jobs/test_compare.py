@@ -227,7 +227,7 @@ def test_a_comparison_measures_and_draws(compared: tuple[Path, dict[str, Any], C
     assert html.count("<svg") == 4
     assert "http-equiv" not in html
     assert "is left out" in html
-    assert [one.title for one in page(found, draw=False).sections][2:] == [
+    assert [one.title for one in page(found, draw=False).sections][3:] == [
         "Gradient by distance",
         "Validation loss",
     ]
@@ -247,13 +247,30 @@ def test_pictures_and_pieces_are_compared(task: str, tmp_path: Path, undrawn: No
     assert len(table(found).rows) == 2
 
 
+def result(**figures: float) -> dict[str, Any]:
+    facts = {"device": "cpu", "dtype": "float32", "by_length": [], "gradients": [], "curve": [], "load": []}
+    sizes = {"parameters": 1, "width": 1, "flops": 1.0, "planned_bytes": 1}
+    speeds = {"train_tokens_per_second": None, "decode_tokens_per_second": None}
+    return {"figures": figures, **facts, **sizes, **speeds}
+
+
+def test_every_metric_is_shown_and_the_compared_one_by_length() -> None:
+    scores = {"BLEU": 3.0, "mean sentence ROUGE-L": 20.0}
+    one = result(**{"ROUGE-1": 10.0, "perplexity": 9.0}) | {"by_length": [{"low": 1, "scores": scores}]}
+    other = result(**{"ROUGE-1": 12.0, "perplexity": 7.0})
+    found = Comparison(CompareConfig(), "summarise", [Member("D", {})], {"D": [one, other]})
+    sections = {part.title: part.tables[0] for part in page(found, draw=False).sections if part.tables}
+    assert sections["All metrics"].header == ("member", "ROUGE-1", "perplexity")
+    assert sections["All metrics"].rows == [["D", "11 ± 13", "8 ± 13"]]
+    assert sections["mean sentence ROUGE-L by source length"].rows == [["1", "20.00"]]
+    alone = Comparison(CompareConfig(), "generate", [Member("D", {})], {"D": [result(perplexity=9.0)]})
+    assert [part.title for part in page(alone, draw=False).sections] == ["Figures"]
+
+
 def test_the_load_of_experts_is_shown() -> None:
     """How it began, where it was halfway, how it ended, and when it was first nearly even."""
     line = [[10, 2.5], [20, 1.3], [30, 1.09], [40, 1.02]]
-    facts = {"device": "cpu", "dtype": "float32", "by_length": [], "gradients": [], "curve": []}
-    sizes = {"parameters": 1, "width": 1, "flops": 1.0, "planned_bytes": 1}
-    speeds = {"train_tokens_per_second": None, "decode_tokens_per_second": None}
-    one = {"figures": {"perplexity": 9.0}, **facts, **sizes, **speeds}
+    one = result(perplexity=9.0)
     members = [Member(name, {}) for name in ("dense", "experts", "uneven")]
     results = {
         "dense": [{**one, "load": []}],

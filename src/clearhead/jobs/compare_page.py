@@ -102,12 +102,24 @@ def table(found: Comparison) -> Table:
     return Table(header, rows)
 
 
+def all_metrics(found: Comparison) -> Table:
+    """One row per member: every metric of the test set."""
+    names = dict.fromkeys(name for each in found.results.values() for one in each for name in one["figures"])
+    rows = []
+    for member, results in found.results.items():
+        known = [[one["figures"][name] for one in results if name in one["figures"]] for name in names]
+        rows.append([member, *(str(figure(values) or "–") for values in known)])
+    return Table(("member", *names), rows)
+
+
 def by_length(found: Comparison) -> tuple[str, Lines]:
-    """Quality by the number of source words: the first score of the reports, averaged over seeds."""
+    """Quality by the number of source words, averaged over seeds: the compared metric, or one of its kind."""
     scored = [one for results in found.results.values() for one in results if one["by_length"]]
     if not scored:
         return "", {}
-    name = next(iter(scored[0]["by_length"][0]["scores"]))
+    metric, known = metric_of(found), list(scored[0]["by_length"][0]["scores"])
+    kind = metric.split("-")[0]  # ROUGE-1 is not measured by length, but ROUGE-L is
+    name = min(known, key=lambda one: (one != metric, kind not in one))
     lines: Lines = {}
     for member, results in found.results.items():
         buckets: dict[int, list[float]] = {}
@@ -153,6 +165,9 @@ def page(found: Comparison, draw: bool = True) -> Page:
     ]
     pictures: dict[str, str] = _drawn(found, metric, name, lengths, distances, curves) if draw else {}
     sections = [Section("Figures", (table(found),), tuple(notes), pictures=_some(pictures, "quality"))]
+    every = all_metrics(found)
+    if len(every.header) > 2:
+        sections.append(Section("All metrics", (every,)))
     if lengths:
         about = "The first of each range of source words; see the reports of the runs for more."
         shown = (_spread("source words from", lengths, "{:.2f}"),)
