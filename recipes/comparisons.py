@@ -49,7 +49,7 @@ def taken(folder: Path) -> list[Run]:
 
 def _range(part: Mapping[str, Any]) -> str:
     """Words of the source, and how many texts have so many."""
-    words = f"{part['low']}–{part['high']}" if part["high"] < 1000 else f"{part['low']} or more"
+    words = f"{part['low']}–{part['high']}" if part["high"] < 10**9 else f"{part['low']} or more"
     return f"{words} ({part['examples']})"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from clearhead.evaluation.labels_and_numbers import pearson
 from clearhead.evaluation.loss import corpus_loss
 from clearhead.evaluation.metrics import bleu, chrf, rouge
 from clearhead.evaluation.render import to_html, to_markdown
-from clearhead.evaluation.report import Subject, make_report, write_report
+from clearhead.evaluation.report import Subject, by_words, make_report, write_report
 from clearhead.tasks import task_of
 
 from ..decoding.bundles import ENGLISH, FRENCH, labeller, translator, writer
@@ -198,6 +199,10 @@ def test_every_example_is_in_one_bucket_of_length() -> None:
     assert sum(int(row[1]) for row in table.rows) == len(PAIRS)
     assert table.header == ("source words", "examples", "BLEU", "chrF", "exact match")
     assert [row[0] for row in table.rows] == ["1–5", "6–10"]
+    lengths = (1, 50, 51, 100, 101, 999, 1000, 1001, 8000)  # of whole e-mails, too
+    some = [replace(found.examples[0], source="word " * length) for length in lengths]
+    parts = [(low, len(inside)) for low, _, inside in by_words(some)]
+    assert parts == [(1, 1), (31, 1), (51, 2), (101, 1), (501, 2), (1001, 2)]
 
 
 def test_a_report_on_two_bundles_and_on_labels() -> None:

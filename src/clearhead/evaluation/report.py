@@ -7,7 +7,7 @@ Markdown and into one self-contained HTML file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,11 @@ from clearhead.evaluation.evaluate import Evaluation, Example
 from clearhead.evaluation.labels_and_numbers import Confusion
 from clearhead.evaluation.render import Case, Page, Section, Table, to_html, to_markdown
 
-BUCKETS = ((1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 50), (51, 10**9))
+LONGEST = 10**9
+BUCKETS = (  # words of a source: sentences, then documents
+    *((1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 50)),
+    *((51, 100), (101, 200), (201, 500), (501, 1000), (1001, LONGEST)),
+)
 EXAMPLES = 100  # the worst that are shown
 SMALL = (
     "Matthews",
@@ -128,15 +132,21 @@ def _facts(subjects: Sequence[Subject], facts: Mapping[str, str]) -> Section:
     return Section("The texts", tables=(Table(("fact", "value"), rows),))
 
 
+def by_words(examples: Sequence[Example]) -> Iterator[tuple[int, int, list[Example]]]:
+    """Examples in ranges of words of their source: first and last number, and the examples, if any."""
+    for low, high in BUCKETS:
+        inside = [one for one in examples if low <= len(one.source.split()) <= high]
+        if inside:
+            yield low, high, inside
+
+
 def _by_length(found: Evaluation, suffix: str) -> Section:
     """Quality by the number of words of the source."""
     rows = []
     header = ["source words", "examples", *_bucket_scores(found, ())]
-    for low, high in BUCKETS:
-        inside = [one for one in found.examples if low <= len(one.source.split()) <= high]
-        if inside:
-            name = f"{low}–{high}" if high < 10**9 else f"{low} and more"
-            rows.append([name, f"{len(inside):,}", *_bucket_scores(found, inside).values()])
+    for low, high, inside in by_words(found.examples):
+        name = f"{low}–{high}" if high < LONGEST else f"{low} and more"
+        rows.append([name, f"{len(inside):,}", *_bucket_scores(found, inside).values()])
     return Section(f"By length{suffix}", tables=(Table(tuple(header), rows),))
 
 

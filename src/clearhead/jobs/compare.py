@@ -30,7 +30,7 @@ from clearhead.base.settings import parse_setting
 from clearhead.data.encoding import Encoding
 from clearhead.data.load import Loader
 from clearhead.evaluation.evaluate import Evaluation
-from clearhead.evaluation.report import BUCKETS
+from clearhead.evaluation.report import by_words
 from clearhead.jobs import prepare
 from clearhead.jobs.compare_page import write_page
 from clearhead.jobs.finish import Finished
@@ -270,13 +270,15 @@ def _decoding_speed(finished: Finished) -> float | None:
 
 def _by_length(found: Evaluation) -> list[dict[str, Any]]:
     """Quality by the number of source words, as in evaluation reports."""
-    buckets = []
-    for low, high in BUCKETS:
-        inside = [one for one in found.examples if low <= len(one.source.split()) <= high]
-        if inside:
-            scores = found.judge.bucket_scores(found, inside)
-            buckets.append({"low": low, "high": high, "examples": len(inside), "scores": scores})
-    return buckets
+    return [
+        {
+            "low": low,
+            "high": high,
+            "examples": len(inside),
+            "scores": found.judge.bucket_scores(found, inside),
+        }
+        for low, high, inside in by_words(found.examples)
+    ]
 
 
 def _json(path: Path) -> dict[str, Any]:
