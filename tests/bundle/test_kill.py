@@ -52,16 +52,18 @@ random.seed(0)
 started = time.monotonic()
 for number in range(4):
     write(number)
-long = time.monotonic() - started  # enough for a few saves, on this machine and under its present load
+long = time.monotonic() - started  # enough for a few saves under the present load; more, if that grows
 seen = set()
-for round_ in range(30):
+round_ = 0
+while round_ < 30 or (len(seen) <= 5 and round_ < 300):
+    round_ += 1
     child = os.fork()
     if child == 0:
         number = 100 * round_
         while True:
             number += 1
             write(number)
-    time.sleep(random.uniform(0, long))
+    time.sleep(random.uniform(0, long * max(1, round_ / 30)))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     seen.add(read())

@@ -112,7 +112,7 @@ LAYOUT_ROWS: dict[str, Layout] = {
     ),
     "cross, fewer keys": Layout({"heads": 2, "key_dim": 2, "memory_width": 5}, queries=7, keys=2),
     "cross, more keys": Layout({"heads": 2, "kv_heads": 1, "key_dim": 2}, queries=3, keys=6),
-    "packed": Layout({"heads": 2, "key_dim": 2}, queries=(1, 4, 2)),
+    "packed": Layout({"heads": 2, "key_dim": 2}, queries=(3, 3, 1)),
     "packed cross": Layout({"heads": 2, "kv_heads": 1, "key_dim": 2}, queries=(3, 2, 1), keys=(1, 2, 4)),
     "soft cap": Layout({"heads": 2, "key_dim": 2, "softcap": 0.7}),
     "one token": Layout({"heads": 2, "key_dim": 2}, queries=1),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,10 +19,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.nn.attention import Problem, attend, kernels
+from clearhead.nn.attention.blocks import blocks_of
 from clearhead.nn.attention.kernels import Kernel
 from clearhead.nn.attention.masks import Boolean, Causal, Document, Mask, Padding, Prefix, Window
 from clearhead.nn.attention.tiled import tiled
-from clearhead.nn.tokens import Tokens, pack, unpack
+from clearhead.nn.tokens import Boundaries, Tokens, pack, unpack
 
 from .builders import (
     CPU_KERNELS,
@@ -247,16 +249,47 @@ def test_no_keys_at_all(kernel: str, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", EVERY_KERNEL)
-@pytest.mark.parametrize("causal", [False, True])
-def test_packed_segments_of_length_zero(kernel: str, causal: bool) -> None:
-    layer = layer_for("scaled_dot", "alibi", LAYOUT_ROWS["multi-head"], torch.float64)
+@pytest.mark.parametrize("known", [True, False])
+def test_packed_segments_of_length_zero(kernel: str, known: bool) -> None:
+    """Lengths that the host knows, and boundaries in a tensor, as batches in training have."""
     torch.manual_seed(1)
-    x, memory = torch.randn(6, WIDTH).double(), torch.randn(7, WIDTH).double()
-    queries, keys = Tokens.packed((2, 0, 3, 1)), Tokens.packed((0, 2, 3, 2))
-    problem = layer.problem(x, memory, mask=Causal() if causal else None, queries=queries, keys=keys)
-    mixed = attend(problem, EVERY_KERNEL[kernel])
-    assert (mixed[:, :, :2] == 0).all()
-    assert torch.allclose(mixed, attend(problem, "reference"), rtol=0, atol=1e-12)
+    x, memory = torch.randn(9, WIDTH).double(), torch.randn(10, WIDTH).double()
+    queries, keys = (
+        Tokens.packed(lengths) if known else Tokens.bounded(_boundaries(lengths), sum(lengths))
+        for lengths in ((2, 0, 3, 3, 0, 1), (0, 2, 3, 3, 0, 2))
+    )
+    for scheme, mask in itertools.product(("alibi", "shaw"), (None, Causal(), Prefix([0, 1, 2, 0, 0, 1]))):
+        layer = layer_for("scaled_dot", scheme, LAYOUT_ROWS["multi-head"], torch.float64)
+        problem = layer.problem(x, memory, mask=mask, queries=queries, keys=keys)
+        mixed = attend(problem, EVERY_KERNEL[kernel])
+        assert (mixed[:, :, :2] == 0).all()
+        assert torch.allclose(mixed, attend(problem, "reference"), rtol=0, atol=1e-12)
+
+
+def _boundaries(lengths: Sequence[int]) -> Boundaries:
+    offsets = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    return Boundaries(offsets, max(lengths) + 3)
+
+
+@pytest.mark.parametrize("mask", [Causal(), Prefix([1, 0, 2, 4, 0]), Causal() & Window(3)], ids=repr)
+def test_packed_texts_cost_what_they_cost_alone(mask: Mask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU no kernel that `auto` chooses computes pairs of tokens of different texts."""
+    lengths, seen = (300, 300, 7, 300, 0), []
+    fused = F.scaled_dot_product_attention
+
+    def counted(q: Tensor, k: Tensor, v: Tensor, **rest: Any) -> Tensor:
+        seen.append(q.shape[0] * q.shape[2] * k.shape[2])
+        return fused(q, k, v, **rest)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", counted)
+    x = torch.randn(sum(lengths), WIDTH).double()
+    for scheme in ("alibi", "music"):
+        layer = layer_for("scaled_dot", scheme, LAYOUT_ROWS["multi-head"], torch.float64)
+        tokens = Tokens.bounded(_boundaries(lengths), sum(lengths))
+        seen.clear()
+        layer(x, mask=mask, queries=tokens)
+        blocks = sum(block.pairs for block in blocks_of(layer.problem(x, mask=mask, queries=tokens)))
+        assert 0 < (sum(seen) or blocks) <= sum(length**2 for length in lengths)
 
 
 # --- packed and padded --------------------------------------------------------------------------

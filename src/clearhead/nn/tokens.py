@@ -141,6 +141,15 @@ class Tokens:
         """Packed: the length of each segment, if the host knows it."""
         return self.sequences if isinstance(self.sequences, tuple) else None
 
+    def readable_lengths(self) -> tuple[int, ...] | None:
+        """Packed: the length of each segment, if the host knows it or reads it without waiting."""
+        if self.boundaries is None or not can_be_checked(self.boundaries.offsets):
+            return self.lengths
+        if "lengths" not in self.memo:
+            self.memo["lengths"] = tuple(self.boundaries.offsets.diff().tolist())
+        found: tuple[int, ...] = self.memo["lengths"]
+        return found
+
     @property
     def boundaries(self) -> Boundaries | None:
         """Packed: where segments start, if only the device knows it."""
@@ -184,7 +193,7 @@ class Tokens:
 
     def bounds(self) -> list[tuple[int, int]]:
         """Packed: (begin, end) of each segment as plain numbers."""
-        ends = list(accumulate(self.lengths or (self.count,)))
+        ends = list(accumulate(self.readable_lengths() or (self.count,)))
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
     def __getitem__(self, part: slice) -> Tokens:

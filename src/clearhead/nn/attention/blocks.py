@@ -36,7 +36,7 @@ QUERIES = 128  # per block: with more, much is computed and then masked; with fe
 def blocks_of(problem: Problem, size: int = QUERIES) -> list[Block]:
     """The blocks of a problem; each has all keys if the positions of tokens are unknown."""
     queries, keys, count = problem.queries, problem.keys, problem.q.shape[2]
-    if queries.lengths is not None and keys.lengths is not None and problem.mask.by_position:
+    if queries.readable_lengths() and keys.readable_lengths() and problem.mask.by_position:
         pairs = zip(queries.bounds(), keys.bounds(), strict=True)
         return [block for query, key in pairs for block in _placed(problem, query, key, 0, 0, size)]
     if queries.start is None or keys.start is None or queries.segment is not None:
@@ -63,8 +63,9 @@ def _placed(
 def pays(problem: Problem) -> bool:
     """Whether blocks skip enough keys for `auto` to choose them: half of what causal attention sees."""
     queries, keys = problem.queries, problem.keys
-    if queries.lengths is not None and keys.lengths is not None and problem.mask.by_position:
-        sizes = list(zip(queries.lengths, keys.lengths, strict=True))
+    query_lengths, key_lengths = queries.readable_lengths(), keys.readable_lengths()
+    if query_lengths and key_lengths and problem.mask.by_position:
+        sizes = list(zip(query_lengths, key_lengths, strict=True))
     elif queries.start is None or keys.start is None or queries.segment is not None:
         return False
     else:

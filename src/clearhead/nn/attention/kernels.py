@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -93,16 +94,43 @@ def reference(problem: Problem) -> Tensor:
 
 
 def sdpa(problem: Problem) -> Tensor:
-    """`scaled_dot_product_attention`, segment by segment if packed and the mask depends only on positions."""
+    """`scaled_dot_product_attention`, segment by segment if packed."""
     ever_new = _may_be_cudnn(problem.q) and not problem.q.requires_grad
     with _without_cudnn() if ever_new else nullcontext():
-        if problem.queries.lengths is None or problem.keys.lengths is None or not problem.mask.by_position:
+        parts = _segments(problem)
+        if parts is None:
             return _sdpa_rows(problem)
-        pairs = zip(problem.queries.bounds(), problem.keys.bounds(), strict=True)
-        return torch.cat([_sdpa_rows(problem.segment(query, key)) for query, key in pairs], dim=2)
+        outputs = [_sdpa_rows(part) for part in parts]
+        if not outputs:  # segments without tokens
+            return problem.q.new_zeros(*problem.q.shape[:3], problem.v.shape[-1])
+        return torch.cat([out.transpose(0, 1).flatten(1, 2).unsqueeze(0) for out in outputs], dim=2)
+
+
+def _segments(problem: Problem) -> list[Problem] | None:
+    """Packed segments as problems of their own, adjacent ones of the same lengths as rows of one.
+
+    None if they are computed together: the row is not packed, or a GPU would wait for their lengths or be
+    given many small problems.
+    """
+    sides = problem.queries.readable_lengths(), problem.keys.readable_lengths()
+    if sides[0] is None or sides[1] is None:
+        return None
+    ends = zip(problem.queries.bounds(), problem.keys.bounds(), strict=True)
+    pairs = [(query, key) for query, key in ends if query[0] < query[1]]
+    if not problem.mask.by_position:
+        return None if problem.q.is_cuda else [problem.segment(query, key) for query, key in pairs]
+    found = []
+    for _, group in groupby(pairs, key=lambda pair: [end - begin for begin, end in pair]):
+        alike = list(group)
+        query, key = zip(*(pair for pair in alike), strict=True)
+        spans = [(side[0][0], side[-1][1]) for side in (query, key)]
+        found.append(problem.segments(len(alike), *spans))
+    return found
 
 
 def _sdpa_rows(problem: Problem) -> Tensor:
+    if problem.k.shape[2] == 0:
+        return problem.q.new_zeros(*problem.q.shape[:3], problem.v.shape[-1])
     inputs = inputs_of(problem, groups_inside=problem.q.is_cuda)
     plain = None if problem.position.has_bias else plain_mask(problem)
     if plain is not None:

@@ -125,17 +125,23 @@ class Problem(Definition):
         return [tensor for tensor in own if tensor.requires_grad]
 
     def segment(self, query: tuple[int, int], key: tuple[int, int]) -> Problem:
-        """The sub-problem of one packed segment, as a padded problem with one row."""
+        """The sub-problem of one packed segment, whose tokens keep their places for masks that read those."""
+        sides = zip((self.queries, self.keys), (query, key), strict=True)
+        queries, keys = (dataclasses.replace(tokens[slice(*run)], start=0) for tokens, run in sides)
+        q, k, v = self.q[:, :, slice(*query)], self.k[:, :, slice(*key)], self.v[:, :, slice(*key)]
+        return dataclasses.replace(self, q=q, k=k, v=v, queries=queries, keys=keys, memo=None)
+
+    def segments(self, many: int, query: tuple[int, int], key: tuple[int, int]) -> Problem:
+        """The sub-problem of some adjacent segments, equally long, as padded rows: for masks by position."""
+
+        def rows(x: Tensor, run: tuple[int, int]) -> Tensor:
+            found: Tensor = x[0, :, slice(*run)].unflatten(1, (many, (run[1] - run[0]) // many))
+            return found.transpose(0, 1)
+
         device = self.q.device
-        return dataclasses.replace(
-            self,
-            q=self.q[:, :, slice(*query)],
-            k=self.k[:, :, slice(*key)],
-            v=self.v[:, :, slice(*key)],
-            queries=Tokens.padded(query[1] - query[0], device=device),
-            keys=Tokens.padded(key[1] - key[0], device=device),
-            memo=None,
-        )
+        queries, keys = (Tokens.padded((end - begin) // many, device=device) for begin, end in (query, key))
+        q, k, v = rows(self.q, query), rows(self.k, key), rows(self.v, key)
+        return dataclasses.replace(self, q=q, k=k, v=v, queries=queries, keys=keys, memo=None)
 
     def stage(self, name: str, heads: list[int] | None = None) -> Tensor:
         """One stage of the definition, (R, h, T, S), for all heads or only the chosen ones.
