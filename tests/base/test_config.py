@@ -55,7 +55,10 @@ def refused(plain: Any) -> str:
         ({"width": 1.0}, "'width' must be of type int, not 1.0."),
         ({"width": 1, "tied": 1}, "'tied' must be of type bool, not 1."),
         ({"width": 1, "attention": 3}, "attention must be a table of settings, not 3."),
-        ({"width": 1, "attention": {"kind": "dto"}}, "'attention.kind' cannot be 'dto': did you mean 'dot'?"),
+        (
+            {"width": 1, "attention": {"kind": "dto"}},
+            "'attention.kind' cannot be 'dto': did you mean 'dot'? Known: dot, additive.",
+        ),
         ({"width": 1, "attention": {"scale": "x"}}, "'attention.scale' must be of type float, not 'x'."),
         ({"width": 1, "sizes": 3}, "'sizes' must be a list, not 3."),
         ({"width": 1, "sizes": [1, "b"]}, "'sizes[1]' must be of type int, not 'b'."),

@@ -101,6 +101,12 @@ def test_what_some_corpus_could_make_right_waits_for_it(said: dict[str, Any]) ->
     refusals.check_settings(merged({"data": {"train": [{"file": "unread.tsv"}]}}, said))
 
 
+def test_a_recipe_of_a_comparison_names_the_command_for_it() -> None:
+    recipe = read_table(RECIPES[0].parent / "experts.toml")
+    with pytest.raises(UserError, match="use `clearhead compare`, not `train`"):
+        refusals.check_settings(recipe)
+
+
 @pytest.mark.parametrize("family", ["encoder-decoder", "encoder", "decoder", "recurrent"])
 def test_parameters_are_counted_by_layers(family: str) -> None:
     """The quick count of a deep model is the count of the whole model."""

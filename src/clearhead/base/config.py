@@ -220,7 +220,10 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         if value is None and "none" in options:  # `--set a=none` may mean either None or "none"
             return "none"
         known = [str(option) for option in options]
-        raise UserError(f"'{where}' cannot be {shown(value)}: {nearest(str(value), known)}")
+        help = nearest(str(value), known)
+        if help.startswith("did") and len(known) <= FEW:  # the nearest by spelling may not be what is meant
+            help += f" Known: {', '.join(known)}."
+        raise UserError(f"'{where}' cannot be {shown(value)}: {help}")
     if isinstance(hint, type) and issubclass(hint, Config):
         return value if isinstance(value, hint) else hint.from_dict(value, where)
     if origin is tuple:
@@ -299,6 +302,7 @@ def _convert_tuple(value: Any, options: tuple[Any, ...], where: str) -> tuple[An
 # -- bounds of numbers -----------------------------------------------------------------------------------
 
 
+FEW = 8  # a message can name so many values
 MOST = 2**31 - 1  # more than anybody needs, and fits where a count has 32 bits
 LARGE = 1e9  # the same for numbers that are not counts
 

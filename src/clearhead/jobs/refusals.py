@@ -40,6 +40,8 @@ SMALLEST_VOCABULARY = 300  # about that of the smallest corpus
 
 def check_settings(said: Table, base: Base | None = None) -> TrainConfig:
     """Refuse what cannot be trained with any corpus; settings not given have a provisional value."""
+    if "compare" in said:
+        raise UserError("These settings compare several models: use `clearhead compare`, not `train`.")
     TrainConfig.check_names(said)
     plain: Table = {name: said[name] for name in ("task", "seed", "compute") if name in said}
     early = TrainConfig.from_dict(plain)
