@@ -257,6 +257,9 @@ def test_decoding_by_sums_takes_constant_memory_and_by_keys_does_not() -> None:
     assert notes == []
     shown = pages.decoding_page(setting_of(20, 100), steps, notes, draw=False)
     assert shown.sections[1].tables[0].rows[0][0] == "exact"
+    steps, notes = bench_decoding.decode(setting_of(8, 16, seconds=0.0), contenders("exact"))
+    assert [one.tokens for one in steps] == [8]
+    assert notes == ["exact is left out from 16 tokens on: it would take over 0 s."]
 
 
 def test_an_interrupt_of_decoding_keeps_what_has_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
