@@ -246,6 +246,27 @@ def test_trained_weights_serve_every_kind_that_can_take_them(decoder: Path) -> N
     assert torch.allclose(trained.inputs(12, 1)[1], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attention": {"heads": 2, "score": "additive"}},  # a score with weights of its own
+        {"attention": {"heads": 2, "score": "bilinear"}},
+        {"attention": {"heads": 2}, "layer_pattern": [{"first": 1, "attention": {"heads": 4}}]},
+    ],
+    ids=["additive", "bilinear", "heads that differ"],
+)
+def test_exact_attention_has_no_error_on_any_trained_layer(changes: dict[str, Any], tmp_path: Path) -> None:
+    from clearhead.bundle import load_bundle
+
+    plain = {"family": "decoder", "vocabulary": 40, "width": 16, "layers": 2, **changes}
+    clearhead.save(clearhead.build(clearhead.ModelConfig.from_dict(plain)), tmp_path / "bundle")
+    trained = Trained(load_bundle(tmp_path / "bundle"), "b", None, CPU)
+    setting = Setting(trained.like, [12], CPU, causal=trained.causal)
+    found = job.bench(setting, contenders("exact,exact, by 'tiled',window"), trained)
+    errors = [cells[12].trained_error for cells in found.cells.values()]
+    assert errors == pytest.approx([0.0] * len(errors), abs=1e-6)  # the window hides nothing
+
+
 def test_decoding_by_sums_takes_constant_memory_and_by_keys_does_not() -> None:
     steps, notes = bench_decoding.decode(
         setting_of(20, 100), contenders("exact,linear,performer,window,latent")

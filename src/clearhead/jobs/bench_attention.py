@@ -373,7 +373,7 @@ def _errors(
     found: Bench, tokens: int, exact: Any, weights: dict[str, Tensor], x: Tensor
 ) -> Iterator[tuple[Contender, float]]:
     """‖out − exact‖ / ‖exact‖ without W_O's bias, for all kinds that can take the projections."""
-    setting = _plain(found.setting)
+    setting, like = _plain(found.setting), exact.config.replace(dropout=0.0)
     right = _call(setting, EXACT, exact.eval())(x)
     norm = (right if exact.output.bias is None else right - exact.output.bias).norm()
     for one in found.contenders:
@@ -384,7 +384,7 @@ def _errors(
             continue
         try:
             with seeded(setting.seed):
-                part = one.part(setting.like, tokens, exact.position).to(x.device).eval()
+                part = one.part(like, tokens, exact.position).to(x.device).eval()
                 if x.is_cuda and not one.exact and part.kernel == "auto":
                     part.kernel = "blocks"  # not one that is compiled for each length: the result is the same
                 if not take_projections(part, weights):
