@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from clearhead.bundle import load_bundle
+from clearhead.bundle import load_bundle, save
 from clearhead.cli import generate as command
 from clearhead.decoding.options import Options
 from clearhead.decoding.writer import Writer
+from clearhead.nn.attention.linear import LinearConfig
 
+from ..decoding.bundles import writer
 from .making import PLAIN, Run
 
 
@@ -42,6 +44,15 @@ def test_a_text_comes_piece_by_piece(
     assert len(shown) > 5
     assert shown[-1] == "\n"
     assert max(map(len, shown[1:])) == 1  # the vocabulary is one of characters
+
+
+def test_a_draft_that_cannot_be_undone_is_refused_before_the_prompt_is_printed(
+    run: Run, tmp_path: Path
+) -> None:
+    save(writer(attention=LinearConfig(heads=4), position__name="none"), tmp_path / "sums")
+    ended = run("generate", tmp_path / "sums", "ab", "--draft", tmp_path / "sums")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "'RunningSum') cannot be truncated" in ended.stderr
 
 
 def test_json_and_several(run: Run) -> None:

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from clearhead.base.errors import UserError
+from clearhead.bundle import Bundle
 from clearhead.interop import export_folder, import_folder
+from clearhead.models import ModelConfig, build
 
 from .conftest import VOCABULARY, Spec, save_random
 from .test_battery import close, ids, real
@@ -60,6 +62,15 @@ def test_hidden_states_and_gradients(transformers: Any, tmp_path: Path, kind: st
             close(getattr(layer.attention, f"global_{name}").weight.grad, wanted, f"global {name}")
             wanted = getattr(other.attention.self, name).weight.grad
             close(getattr(layer.attention, name).weight.grad, wanted, name, at_least=1.0)
+
+
+def test_a_refused_layer_pattern_is_named_and_not_written_out(tmp_path: Path) -> None:
+    rule = {"stack": "encoder", "attention": {"kind": "sparse", "heads": 2, "window": 3}}
+    plain = {"width": 8, "layers": 1, "vocabulary": 9, "attention": {"heads": 2}, "layer_pattern": [rule]}
+    bundle = Bundle(build(ModelConfig.from_dict(plain)))
+    with pytest.raises(UserError, match=r"has no layer_pattern[,.]") as refusal:
+        export_folder(bundle, tmp_path / "out")
+    assert len(str(refusal.value)) < 300
 
 
 def test_what_cannot_be_carried_over(transformers: Any, tmp_path: Path) -> None:

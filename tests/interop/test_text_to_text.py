@@ -164,6 +164,16 @@ def test_verify_finds_a_framing_that_is_not_the_toolkits(
         verify(bundle, TEXTS, quick=True, only=[CHECK])
 
 
+def test_verify_says_what_cannot_be_compared(transformers: Any, tmp_path: Path) -> None:
+    save_foreign(transformers, next(one for one in FAMILIES if one.name == "llama"), tmp_path / "in")
+    bundle = import_folder(tmp_path / "in")
+    model: Any = bundle.model
+    model.config = model.config.replace(position__name="sinusoidal")  # no family is like it
+    [check] = verify(bundle, TEXTS, quick=True, only=[CHECK]).checks
+    assert check.passed
+    assert "equal; transformers cannot be compared: This model cannot be exported" in check.sentence
+
+
 # -- losses and scores --------------------------------------------------------------------------------------
 
 

@@ -99,7 +99,9 @@ def test_nothing_but_times_depends_on_a_clock() -> None:
     both = []
     for _ in range(2):
         cells = pages.plain(job.bench(setting_of(16, 32), rows))["cells"]
-        both.append([{key: cell[key] for key in cell if key not in ("forward", "both")} for cell in cells])
+        both.append(
+            [{key: cell[key] for key in cell if key not in ("forward", "both", "first")} for cell in cells]
+        )
     assert both[0] == both[1]
 
 
@@ -121,13 +123,21 @@ def test_an_interrupt_keeps_what_has_been_measured(monkeypatch: pytest.MonkeyPat
         measure(*given)
 
     monkeypatch.setattr(job, "_measure", stopping)
-    found = job.bench(setting_of(8, 16), contenders("exact,linear,performer"))
-    assert [one.name for one in found.contenders] == ["exact", "linear"]
+    told: list[str] = []
+    rows = contenders("exact,linear")
+    found = job.bench(setting_of(16, 8), rows, tell=lambda found, tokens: told.append(f"{tokens}"))
+    assert told == ["8"]  # short texts first: this length is complete
     page = pages.table(found, "both")
-    assert page.rows[1][2] == "stopped"
-    assert "ms" in page.rows[1][1]
+    assert [row[2] == "stopped" for row in page.rows] == [False, True]
+    assert all("ms" in row[1] for row in page.rows)
+    assert found.cells["linear"][8].error is not None
+    assert len(pages.table(found, "error").rows) == 2
     assert found.notes == ["You stopped it: what is missing was not measured."]
     assert pages.page(found, False).sections[-1].notes == tuple(found.notes)
+    counts = iter(range(2, 9))
+    found = job.bench(setting_of(8, 16), contenders("exact,linear,performer"))
+    assert [one.name for one in found.contenders] == ["exact"]  # and nothing is said about the others
+    assert {cell["name"] for cell in pages.plain(found)["cells"]} == {"exact"}
     monkeypatch.setattr(job, "_measure", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):  # nothing to keep
         job.bench(setting_of(8), contenders("exact"))
@@ -138,11 +148,33 @@ def test_a_cell_that_would_take_too_long_or_too_much_is_left_out(monkeypatch: py
     setting = setting_of(100, 200, seconds=10.0)
     monkeypatch.setattr(job, "memory_of", lambda device: 10**10)
     assert job._why_not(setting, Cell("exact", 200, flops=4e9, kept=2e6), last) == ""
+    last.first = 0.8  # 0.3 s of it were no computation, as when a kernel is compiled for the length
+    assert job._why_not(setting, Cell("exact", 200, flops=4e9, kept=2e6), last) == ""
+    last.first = 1.0
+    assert job._why_not(setting, Cell("exact", 200, flops=4e9, kept=2e6), last) == "time"
+    last.first = None
     assert job._why_not(setting, Cell("exact", 200, flops=5e9, kept=2e6), last) == "time"
     assert job._why_not(setting, Cell("exact", 200, flops=4e9, kept=6e6), last) == "memory"
     assert job._why_not(setting, Cell("exact", 400), Cell("exact", 200, why="time")) == "time"
+    monkeypatch.setattr(job, "memory_of", lambda device: 5 * 10**6)
+    found = job.bench(setting_of(128, 512), contenders("exact,reformer"))
+    errors = [found.cells["reformer"][tokens].error for tokens in (128, 512)]
+    assert [error is None for error in errors] == [False, True]  # exact there, it would hold all pairs
     found = job.bench(setting_of(8, 4096, seconds=1e-3), contenders("exact"))
     assert pages.table(found, "both").rows[0][2] == "over 0.001 s"
+
+
+def test_a_row_that_ends_at_some_length_keeps_its_shorter_ones() -> None:
+    short = Contender("short texts", {"kind": "linformer", "projected": 4, "max_length": 16})
+    none = Contender("no texts", {"kind": "linformer", "projected": 4, "max_length": 4})
+    found = job.bench(setting_of(8, 16, 32, 64), [EXACT, short, none])
+    assert [one.name for one in found.contenders] == ["exact", "short texts"]
+    row = pages.table(found, "both").rows[1]
+    assert ["ms" in cell for cell in row[1:3]] == [True, True]
+    assert row[3:5] == ["impossible", "impossible"]
+    assert found.notes[0].startswith("no texts is left out: Attention of the kind 'linformer' was built")
+    assert found.notes[1].startswith("short texts is left out from 32 tokens on: Attention")
+    assert len(found.notes) == 2
 
 
 def made(times: dict[str, dict[int, float | None]], errors: dict[str, float]) -> Bench:
@@ -214,6 +246,27 @@ def test_trained_weights_serve_every_kind_that_can_take_them(decoder: Path) -> N
     assert torch.allclose(trained.inputs(12, 1)[1], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attention": {"heads": 2, "score": "additive"}},  # a score with weights of its own
+        {"attention": {"heads": 2, "score": "bilinear"}},
+        {"attention": {"heads": 2}, "layer_pattern": [{"first": 1, "attention": {"heads": 4}}]},
+    ],
+    ids=["additive", "bilinear", "heads that differ"],
+)
+def test_exact_attention_has_no_error_on_any_trained_layer(changes: dict[str, Any], tmp_path: Path) -> None:
+    from clearhead.bundle import load_bundle
+
+    plain = {"family": "decoder", "vocabulary": 40, "width": 16, "layers": 2, **changes}
+    clearhead.save(clearhead.build(clearhead.ModelConfig.from_dict(plain)), tmp_path / "bundle")
+    trained = Trained(load_bundle(tmp_path / "bundle"), "b", None, CPU)
+    setting = Setting(trained.like, [12], CPU, causal=trained.causal)
+    found = job.bench(setting, contenders("exact,exact, by 'tiled',window"), trained)
+    errors = [cells[12].trained_error for cells in found.cells.values()]
+    assert errors == pytest.approx([0.0] * len(errors), abs=1e-6)  # the window hides nothing
+
+
 def test_decoding_by_sums_takes_constant_memory_and_by_keys_does_not() -> None:
     steps, notes = bench_decoding.decode(
         setting_of(20, 100), contenders("exact,linear,performer,window,latent")
@@ -225,6 +278,9 @@ def test_decoding_by_sums_takes_constant_memory_and_by_keys_does_not() -> None:
     assert notes == []
     shown = pages.decoding_page(setting_of(20, 100), steps, notes, draw=False)
     assert shown.sections[1].tables[0].rows[0][0] == "exact"
+    steps, notes = bench_decoding.decode(setting_of(8, 16, seconds=0.0), contenders("exact"))
+    assert [one.tokens for one in steps] == [8]
+    assert notes == ["exact is left out from 16 tokens on: it would take over 0 s."]
 
 
 def test_an_interrupt_of_decoding_keeps_what_has_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +311,7 @@ def test_the_command(tmp_path: Path, decoder: Path, capsys: pytest.CaptureFixtur
     assert found["lengths"] == [8, 16, 32]
     assert {(cell["name"], cell["tokens"]) for cell in found["cells"]} >= {("exact", 8), ("linear", 32)}
     assert len(found["verdicts"]) == 4
+    assert shown.err.splitlines()[:3] == found["verdicts"][:3]  # each as soon as it is known
     text = page.read_text(encoding="utf-8")
     assert text.count("<svg") == 4
     assert "Where exact attention wins" in text
@@ -265,6 +322,25 @@ def test_the_command(tmp_path: Path, decoder: Path, capsys: pytest.CaptureFixtur
     assert "Error on trained weights" in capsys.readouterr().out
     assert cli.main(["bench", "attention", "--decode", "--lengths", "8,16", *sized]) == 0
     assert "Memory of the state" in capsys.readouterr().out
+
+
+def test_a_page_that_cannot_be_written_loses_no_results(capsys: pytest.CaptureFixture[str]) -> None:
+    told = [
+        "--width",
+        "16",
+        "--heads",
+        "2",
+        "--kinds",
+        "exact",
+        "--lengths",
+        "8",
+        "--out",
+        "/dev/null/page.html",
+    ]
+    assert cli.main(["bench", "attention", *told]) == 2
+    shown = capsys.readouterr()
+    assert "Time, forward and backward" in shown.out
+    assert "Cannot write '/dev/null/page.html'" in shown.err
 
 
 @pytest.mark.parametrize(

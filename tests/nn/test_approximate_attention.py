@@ -211,11 +211,11 @@ def test_bundles_and_engines(row: str, tmp_path: Any) -> None:
     assert "layer_pattern" in reason
 
 
-@pytest.mark.parametrize("tokens", [20, 100])
+@pytest.mark.parametrize("tokens, scheme", [(20, "none"), (100, "rotary")])
 @pytest.mark.parametrize("row", ROWS)
-def test_the_planner_counts_what_is_done_and_kept(row: str, tokens: int) -> None:
+def test_the_planner_counts_what_is_done_and_kept(row: str, tokens: int, scheme: str) -> None:
     for family in ("encoder", "decoder") if layer(row).may_be_causal else ("encoder",):
-        model = model_of(row, family).train()
+        model = model_of(row, family, position={"name": scheme}).train()
         batch = Batch(2, tokens if family == "encoder" else 0, tokens if family == "decoder" else 0)
         inputs = (torch.randint(20, (2, tokens)),)
         planned = sum(one.bytes for one in kept(model, batch, Storage(item=4, on_cpu=True)))

@@ -200,12 +200,15 @@ def test_bundles_and_engines(tmp_path: Any) -> None:
     assert supports(again) is not None
 
 
-@pytest.mark.parametrize("tokens", [21, 100])
+@pytest.mark.parametrize("tokens, rows, sizes", [(21, 2, SIZES[0]), (100, 2, SIZES[0]), (300, 1, SIZES[1])])
 @pytest.mark.parametrize("family", ["decoder", "encoder"])
-def test_the_planner_counts_what_is_done_and_kept(family: str, tokens: int) -> None:
-    model = model_of(family, attention={"kind": "compressed", "heads": 2}, layer_pattern=[]).train()
-    batch = Batch(2, tokens if family == "encoder" else 0, tokens if family == "decoder" else 0)
-    inputs = (torch.randint(20, (2, tokens)),)
+def test_the_planner_counts_what_is_done_and_kept(
+    family: str, tokens: int, rows: int, sizes: dict[str, int]
+) -> None:
+    attention = {"kind": "compressed", "heads": 2, **sizes}
+    model = model_of(family, attention=attention, layer_pattern=[]).train()
+    batch = Batch(rows, tokens if family == "encoder" else 0, tokens if family == "decoder" else 0)
+    inputs = (torch.randint(20, (rows, tokens)),)
     with FlopCounterMode(display=False) as counter:
         for one in model.modules():
             one.kernel = "reference"  # whose products are counted

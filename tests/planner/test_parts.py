@@ -41,6 +41,8 @@ PARTS: dict[str, dict[str, Any]] = {
     "window": {"attention": {"kind": "sparse", "window": 20}},
     "window, rotary": {"attention": {"kind": "sparse", "window": 20}, "position": {"name": "rotary"}},
     "window and global tokens": {"attention": {"kind": "sparse", "window": 20, "global_tokens": 2}},
+    "window, dropout": {"attention": {"kind": "sparse", "window": 20, "dropout": 0.1}},
+    "window, grouped": {"attention": {"kind": "sparse", "window": 20, "kv_heads": 1, "value_dim": 24}},
     "strides and blocks": {"attention": {"kind": "sparse", "stride": 2, "unit": 8, "local": 16}},
     "linear": {"attention": {"kind": "linear"}},
     "performer": {"attention": {"kind": "performer"}},

@@ -40,7 +40,7 @@ def bench(
     heads: Annotated[int, option("N", "Heads of the layer.", "--heads", min=1)] = 4,
     rows: Annotated[int, option("N", "Texts in a batch.", "--rows", min=1)] = 1,
     seconds: Annotated[
-        float, option("N", "Time limit for one cell of the table.", "--seconds", min=0.0)
+        float, option("N", "Time limit for one cell of the table, with compiling.", "--seconds", min=0.0)
     ] = 10.0,
     device: Device = "auto",
     dtype: Annotated[
@@ -102,15 +102,15 @@ def bench(
             out,
         )
         return
-    found = job.bench(setting, members, trained)
+    found = job.bench(
+        setting, members, trained, lambda found, tokens: typer.echo(pages.verdict(found, tokens), err=True)
+    )
     _show(lambda draw: pages.page(found, draw), pages.plain(found) if as_json else None, out)
 
 
 def _show(make: Any, plain: dict[str, Any] | None, out: Path | None) -> None:
     from clearhead.jobs.bench_attention_page import write
 
-    if out is not None:
-        write(make, out)
     if plain is not None:
         show_json(plain, indent=None)
     else:
@@ -123,7 +123,8 @@ def _show(make: Any, plain: dict[str, Any] | None, out: Path | None) -> None:
             for note in section.notes:
                 typer.echo(note)
             typer.echo()
-    if out is not None:
+    if out is not None:  # last: results that took minutes are not lost if it cannot be written
+        write(make, out)
         typer.echo(f"Wrote {out}", err=True)
 
 

@@ -66,15 +66,25 @@ def speculate(
     (True, True)
     """
     asked = options or Options()
-    _refuse(model, draft, asked, ahead)
+    _refuse(asked, ahead)
+    refuse_pair(model, draft)
     large, small = _Reader(model, given, symbols), _Reader(draft, given, symbols)
     return _Run(large, small, _Choice(asked, symbols, given, pipeline), limit, ahead).result()
 
 
-def _refuse(model: nn.Module, draft: nn.Module, options: Options, ahead: int) -> None:
-    big, small = config_of(model), config_of(draft)
+def _refuse(options: Options, ahead: int) -> None:
     if ahead < 1:
         raise UserError(f"The draft model must propose at least one token at a time, not {ahead}.")
+    if options.beam > 1 or options.contrastive or options.nbest > 1:
+        raise UserError(
+            "Speculative decoding works for a single text, greedy or sampled, and not for beam or "
+            "contrastive search: leave out the draft model."
+        )
+
+
+def refuse_pair(model: nn.Module, draft: nn.Module) -> None:
+    """Raise an error if one of these models cannot draft for the other."""
+    big, small = config_of(model), config_of(draft)
     if big.vocabulary != small.vocabulary:
         raise UserError(
             f"The model has a vocabulary of {big.vocabulary} tokens and the draft model "
@@ -85,11 +95,6 @@ def _refuse(model: nn.Module, draft: nn.Module, options: Options, ahead: int) ->
     if with_source[0] != with_source[1] or (with_source[0] and sources[0] != sources[1]):
         raise UserError(
             "The model and the draft model do not take the same kind of input: use models of the same kind."
-        )
-    if options.beam > 1 or options.contrastive or options.nbest > 1:
-        raise UserError(
-            "Speculative decoding works for a single text, greedy or sampled, and not for beam or "
-            "contrastive search: leave out the draft model."
         )
     if "convolutional" in (big.family, small.family):
         raise UserError(

@@ -105,12 +105,12 @@ class Family:
         return plain | self.write_more(config)
 
     def misfits(self, config: ModelConfig) -> list[str]:
-        """The settings of our model that do not survive the round trip, as `name=value`."""
+        """The settings of our model that do not survive the round trip, as `name=value`; tables by name."""
         stored = [name for row in expand(self.rows(config), config) for name in row.stored]
         names = Names(stored, self.prefix)
         before, after = essence(config), essence(self.read(Settings(self.write(config)), names))
-        every = dict.fromkeys([*before, *after])
-        return [f"{name}={before.get(name)!r}" for name in every if before.get(name) != after.get(name)]
+        lost = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
+        return [name if name == "layer_pattern" else f"{name}={before.get(name)!r}" for name in lost]
 
 
 # Settings that a position scheme reads; the others are unused and may differ. Layouts are not among them:

@@ -149,11 +149,11 @@ def take_projections(part: nn.Module, weights: Mapping[str, Tensor]) -> bool:
 
 
 def projections_of(part: nn.Module) -> dict[str, Tensor]:
-    """The weights of the four projections, by name."""
+    """The weights of the four projections, and of the score if it has any, by name."""
     return {
         name: weight.detach()
         for name, weight in part.named_parameters()
-        if name.partition(".")[0] in PROJECTIONS
+        if name.partition(".")[0] in (*PROJECTIONS, "score")
     }
 
 
@@ -161,8 +161,9 @@ def unit_projections(part: nn.Module) -> dict[str, Tensor]:
     """Projections that turn inputs of variance 1 into queries, keys and values of variance 1."""
     made = {}
     for name, weight in projections_of(part).items():
-        wide = torch.randn(weight.shape) / weight.shape[-1] ** 0.5 if weight.dim() == 2 else None
-        made[name] = torch.zeros(weight.shape) if wide is None else wide
+        if name.partition(".")[0] in PROJECTIONS:
+            wide = torch.randn(weight.shape) / weight.shape[-1] ** 0.5 if weight.dim() == 2 else None
+            made[name] = torch.zeros(weight.shape) if wide is None else wide
     return made
 
 

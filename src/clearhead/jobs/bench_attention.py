@@ -4,7 +4,8 @@ A cell is one kind at one length: a layer's forward pass, the same with its back
 both, and how far the result is from exact attention with the same projections. Errors are in float32,
 on random inputs and on a trained model's own (`Trained`). Time is processor time on a CPU, which excludes
 other programs, and wall-clock time on a GPU. A cell that would take too long or too much memory is left out,
-with a note; only times decide what is left out, never errors.
+with a note; only times decide what is left out, never errors. Short texts come first, so that every length is
+complete before a longer one begins.
 
 Shapes: B rows, n tokens, E model width.
 """
@@ -43,7 +44,7 @@ from clearhead.nn.tokens import Tokens
 from clearhead.planner.crossing import quickest
 
 ROUNDS = 3  # the fastest counts
-PASSES = 6.0  # per cell: a first one, the rounds with and without gradients, and one to measure memory
+PASSES = 6.0  # per cell: the first ones, the rounds with and without gradients, and one to measure memory
 STOPPED = "You stopped it: what is missing was not measured."
 SHARE = 0.5  # of the machine's memory that a cell may take
 LONGEST_CHECK = 8192  # tokens up to which exact kernels are compared: some are Python loops
@@ -86,6 +87,7 @@ class Cell:
     tokens: int
     forward: float | None = None  # seconds
     both: float | None = None  # seconds, with the backward pass
+    first: float | None = None  # seconds of the first passes, which may compile a kernel
     bytes: float | None = None  # at the peak of both
     error: float | None = None  # against exact attention, relative to its norm
     trained_error: float | None = None  # on a trained model's weights and inputs
@@ -99,41 +101,61 @@ class Bench:
     """All results."""
 
     setting: Setting
-    contenders: list[Contender]
+    contenders: list[Contender]  # but those of which nothing could be measured
     cells: dict[str, dict[int, Cell]]  # by name and length
     notes: list[str] = field(default_factory=list)
     trained: str = ""  # whose weights
 
 
-def bench(setting: Setting, rows: Sequence[Contender], trained: Trained | None = None) -> Bench:
-    """Measure all cells; an interrupt ends it, and what has been measured by then is kept."""
+def bench(
+    setting: Setting,
+    rows: Sequence[Contender],
+    trained: Trained | None = None,
+    tell: Callable[[Bench, int], None] = lambda found, tokens: None,
+) -> Bench:
+    """Measure all cells; an interrupt ends it, and what has been measured by then is kept.
+
+    `tell` is called with each length when everything about it has been measured.
+    """
     refuse_lengths(setting.lengths)
-    found = Bench(setting, [], {}, trained="" if trained is None else trained.name)
     lengths = sorted(setting.lengths)
+    cells = {one.name: {tokens: Cell(one.name, tokens, why="stopped") for tokens in lengths} for one in rows}
+    found = Bench(setting, list(rows), cells, trained="" if trained is None else trained.name)
     try:
         with progress("Measuring", total=len(rows) * len(lengths), unit="cells") as bar:
-            for one in rows:
-                cells = {tokens: Cell(one.name, tokens, why="stopped") for tokens in lengths}
-                found.contenders.append(one)
-                found.cells[one.name] = cells
-                for before, tokens in zip([None, *lengths], lengths, strict=False):
-                    bar.advance(note=f"{one.name}, {tokens:,} tokens")
-                    try:
-                        cells[tokens] = _cell(setting, one, tokens, None if before is None else cells[before])
-                    except UserError as error:
-                        found.notes.append(f"{one.name} is left out: {error}")
-                        found.contenders.remove(one)
-                        del found.cells[one.name]
-                        break
-        with progress("Comparing", total=len(lengths), unit="lengths") as bar:
-            for tokens in lengths:
-                bar.advance(note=f"{tokens:,} tokens")
+            for before, tokens in zip([None, *lengths], lengths, strict=False):
+                for one in list(found.contenders):
+                    bar.advance(note=f"{tokens:,} tokens, {one.name}")
+                    _fill(found, one, tokens, before)
                 _add_errors(found, tokens, trained)
+                tell(found, tokens)
     except KeyboardInterrupt:
-        if not any(cell.both is not None for cells in found.cells.values() for cell in cells.values()):
-            raise  # there is nothing to show
         found.notes.append(STOPPED)
+        found.contenders = [one for one in found.contenders if _measured(found, one)]
+        if not found.contenders:
+            raise  # there is nothing to show
     return found
+
+
+def _fill(found: Bench, one: Contender, tokens: int, before: int | None) -> None:
+    """Measure a cell, or note that it cannot be computed."""
+    cells = found.cells[one.name]
+    last = None if before is None else cells[before]
+    if last is not None and last.why == "impossible":
+        cells[tokens].why = last.why
+        return
+    try:
+        cells[tokens] = _cell(found.setting, one, tokens, last)
+    except UserError as error:
+        since = f" from {tokens:,} tokens on" if _measured(found, one) else ""
+        found.notes.append(f"{one.name} is left out{since}: {error}")
+        if not since:
+            found.contenders.remove(one)
+        cells[tokens].why = "impossible"
+
+
+def _measured(found: Bench, one: Contender) -> bool:
+    return any(cell.both is not None for cell in found.cells[one.name].values())
 
 
 def refuse_lengths(lengths: Sequence[int]) -> None:
@@ -155,7 +177,7 @@ def _cell(setting: Setting, one: Contender, tokens: int, before: Cell | None) ->
     try:
         _measure(setting, one, part, x, cell)
     except torch.OutOfMemoryError:
-        cell.forward = cell.both = cell.bytes = None
+        cell.forward = cell.both = cell.first = cell.bytes = None
         cell.why = "memory"
     return cell
 
@@ -176,12 +198,15 @@ def _why_not(setting: Setting, cell: Cell, last: Cell | None) -> str:
         return ""
     if last.both is None or last.bytes is None:
         return last.why
-    if last.both * PASSES * cell.flops / last.flops > setting.seconds:
+    more = (last.first or 0.0) - last.both - (last.forward or 0.0)  # in the first passes, as when compiling
+    if last.both * PASSES * cell.flops / last.flops + max(more, 0.0) > setting.seconds:
         return "time"
-    whole = memory_of(setting.device)
-    if whole is not None and last.bytes * max(cell.kept / last.kept, 1.0) > SHARE * whole:
-        return "memory"
-    return ""
+    return "memory" if _too_large(last.bytes * max(cell.kept / last.kept, 1.0), setting.device) else ""
+
+
+def _too_large(size: float, device: torch.device) -> bool:
+    whole = memory_of(device)
+    return whole is not None and size > SHARE * whole
 
 
 def _measure(setting: Setting, one: Contender, part: Any, x: Tensor, cell: Cell) -> None:
@@ -198,7 +223,7 @@ def _measure(setting: Setting, one: Contender, part: Any, x: Tensor, cell: Cell)
         part.zero_grad()
         forward(x).sum().backward()
 
-    both()
+    cell.first = quickest(both, setting.device, 1) + quickest(alone, setting.device, 1)
     cell.forward = quickest(alone, setting.device, ROUNDS)
     cell.both = quickest(both, setting.device, ROUNDS)
     x.grad = None
@@ -326,11 +351,13 @@ def _add_errors(found: Bench, tokens: int, trained: Trained | None) -> None:
 
 
 @torch.no_grad()
-def _own_error(setting: Setting, one: Contender, tokens: int) -> float:
-    """The error of a kind with its own projections, against its own exact setting."""
+def _own_error(setting: Setting, one: Contender, tokens: int) -> float | None:
+    """The error of a kind with its own projections, against its own exact setting; None: too much memory."""
     plain = _plain(setting)
     part, x = _prepared(plain, one, tokens)
     right = replace(one, settings={**one.settings, one.exact_when: tokens}).part(setting.like, tokens)
+    if _too_large(counted(right, setting.rows, tokens, setting.causal)[1], x.device):
+        return None
     right.load_state_dict(part.state_dict())
     out, exact = (_call(plain, one, each.to(x.device).eval())(x) for each in (part, right))
     return float((out - exact).norm() / exact.norm())
@@ -346,17 +373,20 @@ def _errors(
     found: Bench, tokens: int, exact: Any, weights: dict[str, Tensor], x: Tensor
 ) -> Iterator[tuple[Contender, float]]:
     """‖out − exact‖ / ‖exact‖ without W_O's bias, for all kinds that can take the projections."""
-    setting, whole = _plain(found.setting), memory_of(x.device)
+    setting, like = _plain(found.setting), exact.config.replace(dropout=0.0)
     right = _call(setting, EXACT, exact.eval())(x)
     norm = (right if exact.output.bias is None else right - exact.output.bias).norm()
     for one in found.contenders:
-        if whole is not None and found.cells[one.name][tokens].kept > SHARE * whole:
+        cell = found.cells[one.name][tokens]
+        if _too_large(cell.kept, x.device):
             continue
-        if one.exact and tokens > LONGEST_CHECK:
+        if one.exact and (tokens > LONGEST_CHECK or (x.is_cuda and cell.both is None)):
             continue
         try:
             with seeded(setting.seed):
-                part = one.part(setting.like, tokens, exact.position).to(x.device).eval()
+                part = one.part(like, tokens, exact.position).to(x.device).eval()
+                if x.is_cuda and not one.exact and part.kernel == "auto":
+                    part.kernel = "blocks"  # not one that is compiled for each length: the result is the same
                 if not take_projections(part, weights):
                     continue
                 out = _call(setting, one, part)(x)

@@ -92,34 +92,27 @@ def _time(seconds: float) -> str:
 
 def verdicts(found: Bench) -> list[str]:
     """A sentence for each length on where exact attention wins, in time forward and backward."""
-    exact = [one.name for one in found.contenders if one.exact]
-    others = [one.name for one in found.contenders if not one.exact]
-    sentences = []
-    for tokens in sorted(found.setting.lengths):
-        took = {name: found.cells[name][tokens].both for name in (*exact, *others)}
-        best = min((name for name in exact if took[name]), key=lambda name: took[name] or 0.0, default=None)
-        known = sorted((took[name] or 0.0, name) for name in others if took[name])
-        if best is None:
-            quickest = f": the fastest is {known[0][1]}, {_time(known[0][0])}" if known else ""
-            sentences.append(f"At {tokens:,} tokens exact attention was not measured{quickest}.")
-            continue
-        base = took[best] or 0.0
-        quicker = [
-            f"{name} ({_ratio(found, name, tokens, time / base)})" for time, name in known if time < base
-        ]
-        begin = f"At {tokens:,} tokens exact attention takes {_time(base)}"
-        if not known:
-            sentences.append(f"{begin}, and nothing else was measured.")
-        elif not quicker:
-            time, name = known[0]
-            sentences.append(
-                f"{begin} and beats all {len(known)} others; the next is {name}, with {time / base:.2f} × "
-                "its time."
-            )
-        else:
-            slower = counted(len(known) - len(quicker), "other")
-            sentences.append(f"{begin} and beats {slower}; faster: {', '.join(quicker)}.")
-    return sentences
+    return [verdict(found, tokens) for tokens in sorted(found.setting.lengths)]
+
+
+def verdict(found: Bench, tokens: int) -> str:
+    """The sentence for one length."""
+    took = [(found.cells[one.name][tokens].both, one) for one in found.contenders]
+    base = min((time for time, one in took if one.exact and time), default=None)
+    known = sorted((time, one.name) for time, one in took if not one.exact and time)
+    if base is None:
+        quickest = f": the fastest is {known[0][1]}, {_time(known[0][0])}" if known else ""
+        return f"At {tokens:,} tokens exact attention was not measured{quickest}."
+    begin = f"At {tokens:,} tokens exact attention takes {_time(base)}"
+    if not known:
+        return f"{begin}, and nothing else was measured."
+    quicker = [f"{name} ({_ratio(found, name, tokens, time / base)})" for time, name in known if time < base]
+    if not quicker:
+        time, name = known[0]
+        rest = f"beats all {len(known)} others; the next is {name}, with {time / base:.2f} × its time"
+        return f"{begin} and {rest}."
+    slower = counted(len(known) - len(quicker), "other")
+    return f"{begin} and beats {slower}; faster: {', '.join(quicker)}."
 
 
 def _ratio(found: Bench, name: str, tokens: int, ratio: float) -> str:
@@ -228,7 +221,7 @@ def plain(found: Bench) -> dict[str, Any]:
     return {
         **_setting(found.setting),
         "trained": found.trained or None,
-        "cells": [vars(cell) for cells in found.cells.values() for cell in cells.values()],
+        "cells": [vars(cell) for one in found.contenders for cell in found.cells[one.name].values()],
         "exponents": {
             one.name: {
                 key: dict(zip(("measured", "counted"), exponents(found, key, one.name), strict=True))

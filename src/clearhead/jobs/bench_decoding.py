@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,15 +43,22 @@ def decode(setting: Setting, rows: Sequence[Contender]) -> tuple[list[Step], lis
     An interrupt ends it, and what has been measured by then is kept.
     """
     refuse_lengths(setting.lengths)
-    steps, notes = [], []
+    steps: list[Step] = []
+    notes: list[str] = []
+    lengths = sorted(setting.lengths)
     chosen = [one for one in rows if one is EXACT or not one.exact]
     try:
-        with progress("Decoding", total=len(chosen) * len(setting.lengths), unit="cells") as bar:
+        with progress("Decoding", total=len(chosen) * len(lengths), unit="cells") as bar:
             for one in chosen:
+                took = 0.0  # for the last length
                 try:
-                    for tokens in sorted(setting.lengths):
+                    for before, tokens in zip([1, *lengths], lengths, strict=False):
                         bar.advance(note=f"{one.name}, {tokens:,} tokens")
-                        steps.append(_step(setting, one, tokens))
+                        if took * tokens / before > setting.seconds:
+                            limit = f"it would take over {setting.seconds:g} s"
+                            notes.append(f"{one.name} is left out from {tokens:,} tokens on: {limit}.")
+                            break
+                        took = quickest(partial(_add_step, steps, setting, one, tokens), setting.device, 1)
                 except UserError as error:
                     notes.append(f"{one.name} is left out: {error}")
     except KeyboardInterrupt:
@@ -58,6 +66,10 @@ def decode(setting: Setting, rows: Sequence[Contender]) -> tuple[list[Step], lis
             raise  # there is nothing to show
         notes.append(STOPPED)
     return steps, notes
+
+
+def _add_step(steps: list[Step], setting: Setting, one: Contender, tokens: int) -> None:
+    steps.append(_step(setting, one, tokens))
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ from clearhead.decoding.backend import (
     Request,
     Slot,
 )
-from clearhead.decoding.speculative import speculate
+from clearhead.decoding.speculative import refuse_pair, speculate
 from clearhead.decoding.writer import Dtype, Writer, pipeline_of
 
 
@@ -99,6 +99,7 @@ class DraftedWriter(Writer):
                     "The model and the --draft model have different vocabularies: speculative decoding "
                     "needs the same one in both."
                 )
+        refuse_pair(bundle.model, draft.model)  # before anything is written
         self.draft = draft.model.to(self.device).eval()
 
     def backends(self) -> list[Backend]:

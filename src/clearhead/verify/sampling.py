@@ -12,8 +12,8 @@ from clearhead.decoding.options import Options
 from clearhead.decoding.rows_backend import rows_engine
 from clearhead.verify import plain
 from clearhead.verify.passes import Ids, Passes
-from clearhead.verify.report import Check
-from clearhead.verify.subject import Subject
+from clearhead.verify.report import Check, skip
+from clearhead.verify.subject import SEES_MORE, Subject
 
 SAMPLING = "sampling = its distribution (p)"
 # Draws from the true distribution fall below it once in ten thousand times. The seed is fixed, so a model
@@ -34,6 +34,8 @@ PAIRS = Options(sample=True, temperature=1.3, top_k=3)
 
 def sampling(subject: Subject) -> Check:
     """Draws of one token under several options, and of texts of two tokens."""
+    if not subject.decodes_as_it_reads:
+        return skip(SAMPLING, SEES_MORE)
     draws = subject.effort.draws
     found: dict[str, float] = {}
     for at, (name, options) in enumerate(SETTINGS.items()):

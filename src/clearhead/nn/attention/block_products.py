@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from clearhead.nn.attention.problem import Problem, inputs_of
+from clearhead.nn.attention.problem import Problem
 from clearhead.nn.attention.spans import Block, by_distance
 
 SCORES = 2**17  # this many scores per thread stay in its cache
@@ -39,11 +39,12 @@ def is_plain(problem: Problem) -> bool:
 
 def products(problem: Problem, blocks: Sequence[Block]) -> Tensor:
     """Attention by blocks of plain products."""
-    inputs = inputs_of(problem, groups_inside=False)
-    flat = [x.flatten(0, 1) for x in (inputs.q, inputs.k, inputs.v)]  # (B, ·, D)
-    out: Tensor = _Products.apply(_Plan(problem, blocks, inputs.scale), *flat)  # type: ignore[no-untyped-call]
+    k, v = problem.spread(problem.k), problem.spread(problem.v)
+    q, k = problem.score.queries(problem.q), problem.score.keys(k)
+    flat = [x.flatten(0, 1) for x in (q, k, v)]  # (B, ·, D)
+    out: Tensor = _Products.apply(_Plan(problem, blocks, problem.score.scale), *flat)  # type: ignore[no-untyped-call]
     heads: Tensor = out.unflatten(0, problem.q.shape[:2])
-    return heads[..., : inputs.value_dim]
+    return heads
 
 
 class _Plan:

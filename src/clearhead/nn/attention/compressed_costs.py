@@ -29,7 +29,8 @@ def _products(part: str, layer: CompressedAttention, sight: Sight) -> Iterator[P
 def _kept(layer: CompressedAttention, sight: Sight, storage: Storage) -> int:
     """What attention to blocks stores, the inputs of the convolutions, and the mask on blocks."""
     config, blocks = layer.config, _of_blocks(layer, sight)
-    numbers = sight.rows * blocks.keys * config.reads * config.groups * (config.key_size + config.value_size)
+    copied = config.reads if sight.rows > 1 else config.stride  # a single text's windows are a view of it
+    numbers = sight.rows * blocks.keys * copied * config.groups * (config.key_size + config.value_size)
     spelt = sight.causal and config.stride > 1 and not layer.position.has_bias
     if spelt and layer.kernel in ("auto", "sdpa") and config.dropout == 0:
         most = RUN_ELEMENTS["cpu" if storage.on_cpu else "cuda"]  # beyond this, masks are recomputed

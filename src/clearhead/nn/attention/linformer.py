@@ -156,5 +156,7 @@ def _mixtures(x: Tensor, projection: Tensor) -> Tensor:
     """(B, G, T, D) as (B, G, r, D): one product for all rows, without a copy of the projection for each."""
     weight = projection[:, : x.shape[2]].to(x.dtype)
     if len(weight) == 1:
-        return torch.einsum("bgtd,tr->bgrd", x, weight[0])
-    return torch.einsum("bgtd,gtr->bgrd", x, weight)
+        mixed = torch.einsum("bgtd,tr->bgrd", x, weight[0])
+    else:
+        mixed = torch.einsum("bgtd,gtr->bgrd", x, weight)
+    return mixed.contiguous()  # fused kernels need each vector in one piece

@@ -6,10 +6,11 @@ Shapes: R rows, H heads, T queries, S keys.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from clearhead.nn.attention.block_products import is_plain
 from clearhead.nn.attention.blocks import QUERIES
 from clearhead.nn.attention.kernels import RUN_ELEMENTS, choose, mask_size, sdpa_runs
 from clearhead.nn.attention.masks import Causal
@@ -17,6 +18,7 @@ from clearhead.nn.attention.problem import Problem
 from clearhead.nn.attention.spans import visible_spans
 from clearhead.nn.attention.sparse import SparseAttention
 from clearhead.nn.costs import (
+    FLOAT,
     Costs,
     Product,
     Sight,
@@ -85,20 +87,24 @@ def _kept(layer: SparseAttention, sight: Sight, storage: Storage) -> int:
 def _within_pattern(layer: SparseAttention, sight: Sight, storage: Storage) -> int:
     """As multi-head attention; on a CPU, blocks store no sums, and PyTorch's kernel stores its masks."""
     config, places = layer.config, sight.rows * sight.queries
-    found = attention_kept(layer, sight, storage)
-    if not storage.on_cpu or config.dropout > 0 or layer.kernel not in ("auto", "sdpa", "blocks"):
-        return found
+    if not storage.on_cpu or layer.kernel not in ("auto", "sdpa", "blocks"):
+        return attention_kept(layer, sight, storage)
     problem = _asked(layer, sight)
     served = choose(problem) if layer.kernel == "auto" else layer.kernel
     if served == "blocks":
-        # queries, keys, values, the result, and this with its heads side by side
         heads, key, value = config.heads, config.key_size, config.value_size
-        return places * storage.item * (heads * (key + 2 * value) + config.groups * (key + value))
+        numbers = (heads + config.groups) * (key + value)  # inputs, and the result with its heads together
+        if is_plain(problem) and storage.item >= FLOAT:  # the result itself too, and keys for every head
+            numbers += heads * value + (heads - config.groups) * (key + value)
+        return places * storage.item * numbers
     if served != "sdpa" or layer.position.has_bias:
-        return found  # this counts the bias that includes the mask
+        return attention_kept(layer, sight, storage)  # this counts the bias that includes the mask
     runs = sdpa_runs(problem)
     pairs = sum((rows.stop - rows.start) * (keys.stop - keys.start) for rows, keys in runs)
-    if len(runs) == 1 or mask_size(problem, runs) <= RUN_ELEMENTS["cpu"]:  # else they are recomputed
+    if len(runs) > 1 and mask_size(problem, runs) > RUN_ELEMENTS["cpu"]:
+        pairs = 0  # they are recomputed
+    found = attention_kept(layer, Shown(**vars(sight), shown=pairs), storage)
+    if config.dropout == 0:  # else PyTorch stores the weights instead
         found += sight.rows * pairs * storage.item
     found += places  # which queries see nothing: their results are set to 0, in a copy
     if config.key_size == config.value_size and result_lies_as_queries_came(layer, sight):
@@ -114,8 +120,8 @@ def _asked(layer: SparseAttention, sight: Sight) -> Problem:
     )
     queries, keys = Tokens.padded(sight.queries), Tokens.padded(sight.keys)
     mask = Causal() & layer.pattern if sight.causal else layer.pattern
-    softcap = layer.config.softcap
-    return Problem(q, k, k, queries, keys, mask, score=layer.score, position=layer.position, softcap=softcap)
+    found = Problem(q, k, k, queries, keys, mask, score=layer.score, position=layer.position)
+    return replace(found, softcap=layer.config.softcap, dropout=layer.config.dropout)
 
 
 def _remembered(layer: SparseAttention, tokens: int) -> int:
