@@ -68,12 +68,14 @@ class Sorted:
         ends = torch.searchsorted(
             number, torch.arange(count, device=number.device), right=True, out_int32=True
         )
-        somebodys, token = (number < count).unsqueeze(-1), order // chosen.shape[1]
-        rows = torch.where(somebodys, _spread(x, token, back), 0)  # (C, D)
-        out = self.results(experts, rows, ends)
-        # after the last run comes uninitialised memory: leave it out, do not multiply it by 0
-        out = torch.where(somebodys, out, 0) * _spread(weights.reshape(-1, 1), order, back)
-        return _gather(out, token, back, len(x))
+        token = order // chosen.shape[1]
+        # After the last run comes uninitialised memory, in gradients, too. Only padding chooses nobody, so it
+        # is left out by token, and by choice only where it would reach the weights; not multiplied by 0.
+        real = chosen[:, :1] < count  # (N, 1)
+        weights = torch.where(number.unsqueeze(-1) < count, _spread(weights.reshape(-1, 1), order, back), 0)
+        rows = _spread(torch.where(real, x, 0), token, back)  # (C, D)
+        out = _gather(self.results(experts, rows, ends) * weights, token, back, len(x))
+        return torch.where(real, out, 0)
 
     def results(self, experts: Nets, rows: Tensor, ends: Tensor) -> Tensor:
         """The experts' outputs for their runs of rows, (C, D); arbitrary after the last run."""
