@@ -36,15 +36,9 @@ class Dispatch(Protocol):
     def __call__(self, experts: Nets, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """x (N, D), chosen and weights (N, K), to (N, D)."""
 
-    def fits(self, matrices: Tensor, x: Tensor) -> bool:
-        """Whether it can compute this, and does so fast."""
-
 
 class Loop:
     """Expert by expert."""
-
-    def fits(self, matrices: Tensor, x: Tensor) -> bool:
-        return True
 
     def __call__(self, experts: Nets, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         out = torch.zeros_like(x)
@@ -57,9 +51,6 @@ class Loop:
 
 class Sorted:
     """Choices sorted by expert: their nets see one run of rows for each expert."""
-
-    def fits(self, matrices: Tensor, x: Tensor) -> bool:
-        return True
 
     def __call__(self, experts: Nets, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         count = experts.inner.shape[0]
@@ -95,18 +86,19 @@ class Sorted:
 
 
 class Grouped(Sorted):
-    """Like `Sorted`, with one product for all runs."""
-
-    def fits(self, matrices: Tensor, x: Tensor) -> bool:
-        """PyTorch's grouped product takes bf16 on both devices, and float32 on a CPU, in rows of 16 bytes."""
-        # while compiling, PyTorch knows only bf16
-        single = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.compiler.is_compiling()
-        known = x.dtype == torch.bfloat16 or single
-        same = x.dtype == matrices.dtype and not torch.is_autocast_enabled(x.device.type)
-        return known and same and all(size * x.element_size() % BYTES == 0 for size in matrices.shape[1:])
+    """Like `Sorted`, with one product for all runs, where `can_group`."""
 
     def product(self, ends: Tensor, choices: int) -> Any:
         return lambda rows, matrices: F.grouped_mm(rows, matrices.mT, offs=ends)
+
+
+def can_group(matrices: Tensor, x: Tensor) -> bool:
+    """PyTorch's grouped product takes bf16 on both devices, and float32 on a CPU, in rows of 16 bytes."""
+    # while compiling, PyTorch knows only bf16
+    single = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.compiler.is_compiling()
+    known = x.dtype == torch.bfloat16 or single
+    same = x.dtype == matrices.dtype and not torch.is_autocast_enabled(x.device.type)
+    return known and same and all(size * x.element_size() % BYTES == 0 for size in matrices.shape[1:])
 
 
 class _Spread(torch.autograd.Function):

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from clearhead.base.config import Count, CountOrZero, Positive, PositiveOrZero
 from clearhead.base.errors import UserError, counted
-from clearhead.nn.dispatch import DISPATCHES, Dispatch
+from clearhead.nn.dispatch import DISPATCHES, Dispatch, can_group
 from clearhead.nn.extras import Extras
 from clearhead.nn.layers import ACTIVATIONS, Dropout, FeedForward, FeedForwardConfig
 from clearhead.nn.lora import weight_of
@@ -204,12 +204,15 @@ class Experts(nn.Module):
         return product(self.dropout(hidden), self.output)  # type: ignore[no-any-return]
 
     def dispatch(self, x: Tensor, matrices: Tensor | None = None) -> Dispatch:
-        """How tokens get to these experts' matrices, or to some of them."""
+        """How tokens get to these experts' matrices, or to some of them.
+
+        The setting is meant for training: whatever the precision is afterwards, there is a way.
+        """
         name = self.config.dispatch
-        if name == "auto":
-            fast = DISPATCHES["grouped"].fits(self.inner if matrices is None else matrices, x)
-            name = "grouped" if fast else "segments"
-        elif not DISPATCHES[name].fits(self.inner if matrices is None else matrices, x):
+        fits = can_group(self.inner if matrices is None else matrices, x)
+        if name == "auto" or (name == "grouped" and not self.training):
+            name = "grouped" if fits else "segments"
+        if name == "grouped" and not fits:
             raise UserError(
                 f"Experts of width {self.inner.shape[1]} in {str(x.dtype).removeprefix('torch.')} and "
                 f"dispatch='{name}' cannot work together: the grouped product takes bf16 (on a CPU float32, "
