@@ -187,8 +187,8 @@ def test_latents_that_are_refused() -> None:
 @pytest.mark.parametrize("instruction_set", SETS)
 def test_every_instruction_set_gives_the_same(instruction_set: str, dtype: Dtype) -> None:
     sources = [[3 + (7 * i + t) % 60 for t in range(1 + i % 9)] for i in range(15)]  # several tiles of rows
-    for name in "odd sizes", "rms, gated silu, grouped, rotary":
-        model = build(**DIALS[name])
+    models = [build(**DIALS[name]) for name in ("odd sizes", "rms, gated silu, grouped, rotary")]
+    for model in [*models, build("decoder", **LATENT, **LATENT_DIALS["rotary"])]:
         if dtype == "float32":
             rows = NativeRows(model, SYMBOLS, threads=2, instruction_set=instruction_set)
             assert check(model, rows, sources) < 1e-4

@@ -14,7 +14,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from .conftest import BERT, GPT2, LLAMA, SEQ2SEQ, T5, randomise
+from .conftest import BERT, DEEPSEEK, DEEPSEEK_EXPERTS, GPT2, LLAMA, SEQ2SEQ, T5, randomise
 
 CORPUS = [
     "the cat sleeps in the old house, and nobody hears it",
@@ -190,6 +190,14 @@ FAMILIES = [
     ),
     Foreign(
         "llama", "LlamaForCausalLM", LLAMA, llama, _USUAL, {"bos_token_id": "<s>", "eos_token_id": "</s>"}
+    ),
+    Foreign(
+        "deepseek_v3",
+        "DeepseekV3ForCausalLM",
+        DEEPSEEK | DEEPSEEK_EXPERTS,
+        llama,
+        _USUAL,
+        {"bos_token_id": "<s>", "eos_token_id": "</s>"},
     ),
     Foreign(
         "bert, classes",

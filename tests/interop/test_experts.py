@@ -76,6 +76,7 @@ def test_routing_and_experts_of_deepseek(transformers: Any, normalised: bool) ->
 
 def test_a_bias_that_mixtral_has_not_is_refused(saved: Callable[[str], Path], tmp_path: Path) -> None:
     bundle = import_folder(saved("mixtral"))
+    assert bundle.config.feedforward.bias_rate == 0  # type: ignore[attr-defined]  # fine-tuning moves none
     bundle.model.decoder.layers[0].feedforward.router.balance[1] = 0.5
     with pytest.raises(UserError, match=r"has no 'decoder\.layers\.0\.feedforward\.router\.balance'"):
         export_folder(bundle, tmp_path / "out")

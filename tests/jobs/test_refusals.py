@@ -137,6 +137,34 @@ def test_a_router_that_could_not_learn_is_refused(where: str) -> None:
     refusals.check_settings(said)
 
 
+@pytest.mark.parametrize(
+    ("one", "more", "words"),
+    [
+        (
+            {"balance_loss": 0.1},
+            {"balance_loss": 0.2},
+            "balance_loss=0.1 and balance_loss=0.2 in model",
+        ),
+        ({"z_loss": 0.1}, {"z_loss": 0.0}, ""),
+        (
+            {},
+            {"width": 9, "dispatch": "grouped"},
+            "width 9 in float32 and dispatch='grouped' cannot",
+        ),
+        ({"width": 8, "dispatch": "grouped"}, {}, ""),
+    ],
+)
+def test_experts_that_could_not_train(one: dict[str, Any], more: dict[str, Any], words: str) -> None:
+    pattern = [{"first": 1, "feedforward": {"kind": "experts", **more}}]
+    model = {"width": 16, "feedforward": {"kind": "experts", **one}, "layer_pattern": pattern}
+    said = {"data": {"train": [{"file": "unread.tsv"}]}, "model": model, "compute": {"dtype": "float32"}}
+    if not words:
+        refusals.check_settings(said)
+        return
+    with pytest.raises(UserError, match=words):
+        refusals.check_settings(said)
+
+
 def test_memory_is_that_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"data": {"train": [{"file": "unread.tsv"}]}, "model": {"width": 2048, "layers": 4}}
     monkeypatch.setattr(refusals, "memory_of", lambda device: 10**8)

@@ -28,6 +28,7 @@ from clearhead.jobs.recipe import merged
 from clearhead.jobs.refusals import check_settings
 from clearhead.jobs.train import resume, train
 from clearhead.models.build import build, preset
+from clearhead.models.config import ModelConfig
 from clearhead.tasks import task_named
 from clearhead.text.framing import bert_framing
 from clearhead.text.tokenizer import Tokenizer
@@ -246,6 +247,25 @@ def test_an_adapter_kept_apart(finished: Finished, other: Path, tmp_path: Path) 
     merged_again = weights_of(load(tmp_path / "merged"))
     assert all(torch.equal(tensor, merged_again[name]) for name, tensor in weights_of(bundle).items())
     _without_its_base(tmp_path, base)
+
+
+def test_an_adapter_of_experts(tmp_path: Path) -> None:
+    """Biases that move without a gradient belong to it; settings of training may differ from the base's."""
+    tokenizer = Tokenizer.words(WORDS)
+    settings = {"width": 16, "layers": 1, "attention": {"heads": 2}, "feedforward": {"kind": "experts"}}
+    plain = {"family": "decoder", "vocabulary": tokenizer.vocabulary_size, **settings}
+    config = ModelConfig.from_dict(plain).replace(feedforward__bias_rate=0.0)
+    save(Bundle(build(config), tokenizer, {"task": "generate"}), tmp_path / "base")
+    text = write_corpus(tmp_path, "generate")
+    said = starting(tmp_path / "base", text, "generate", start={"lora": {"targets": ["*"]}})
+    rate = {"model": {"feedforward": {"bias_rate": 0.01}}}
+    done = train(tmp_path / "run", merged(said, APART, rate), view="quiet")
+    trained, found = weights_of(done.bundle), weights_of(load(tmp_path / "run"))
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, trained[name], msg=name)
+    assert found["decoder.layers.0.feedforward.router.balance"].any()
+    with pytest.raises(UserError, match=r"model.feedforward.experts=4 cannot be used: the base '.*' has 8"):
+        train(tmp_path / "no", merged(said, {"model": {"feedforward": {"experts": 4}}}), view="quiet")
 
 
 def read_adapter(folder: Path) -> dict[str, torch.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +13,17 @@ from torch import Tensor, nn
 import clearhead
 from clearhead.models import ModelConfig, build
 from clearhead.models.stack import recompute_activations
+from clearhead.nn.extras import Extras
+
+EXPERTS = {"kind": "experts", "width": 8, "shared": 1, "balance_loss": 0.5, "z_loss": 0.1}
 
 
-def a_model(family: str, position: str = "sinusoidal", layers: int = 3) -> nn.Module:
+def a_model(
+    family: str, position: str = "sinusoidal", feedforward: dict[str, Any] | None = None
+) -> nn.Module:
     plain = {
-        "family": family, "vocabulary": 40, "width": 16, "layers": layers, "dropout": 0.2,
-        "attention": {"heads": 2}, "position": {"name": position},
+        "family": family, "vocabulary": 40, "width": 16, "layers": 3, "dropout": 0.2,
+        "attention": {"heads": 2}, "position": {"name": position}, "feedforward": feedforward or {},
     }  # fmt: skip
     torch.manual_seed(0)
     return build(ModelConfig.from_dict(plain))
@@ -29,19 +35,23 @@ def gradients(model: nn.Module, family: str) -> list[Tensor]:
     torch.manual_seed(3)
     model.zero_grad()
     if family == "encoder-decoder":
-        out = model(ids, ids, source_lengths=lengths, target_lengths=lengths).hidden
+        out = model(ids, ids, source_lengths=lengths, target_lengths=lengths)
     else:
-        out = model(ids, lengths=lengths).hidden
-    out.sin().sum().backward()
-    return [out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+        out = model(ids, lengths=lengths)
+    extras = out.extras or Extras()
+    told = {**extras.counts, **{name: loss.detach() for name, (loss, _) in extras.losses.items()}}
+    (out.hidden.sin().sum() + sum(weight * loss for loss, weight in extras.losses.values())).backward()
+    return [out.hidden.detach(), *told.values(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
+@pytest.mark.parametrize("feedforward", [{}, EXPERTS], ids=["dense", "experts"])
 @pytest.mark.parametrize(
     ("family", "position"),
     [("encoder-decoder", "sinusoidal"), ("decoder", "t5"), ("encoder", "rotary"), ("decoder", "alibi")],
 )
-def test_the_same_gradients(family: str, position: str) -> None:
-    model = a_model(family, position)
+def test_the_same_gradients(family: str, position: str, feedforward: dict[str, Any]) -> None:
+    """What experts report is that of one pass."""
+    model = a_model(family, position, feedforward)
     wanted = gradients(model, family)
     recompute_activations(model)
     for one, two in zip(gradients(model, family), wanted, strict=True):
@@ -53,10 +63,11 @@ def test_the_same_gradients(family: str, position: str) -> None:
             assert torch.equal(one, two)
 
 
-def test_what_is_kept_for_the_backward_pass_is_less() -> None:
+@pytest.mark.parametrize("feedforward", [{}, EXPERTS], ids=["dense", "experts"])
+def test_what_is_kept_for_the_backward_pass_is_less(feedforward: dict[str, Any]) -> None:
     kept = []
     for again in (False, True):
-        model, saved = a_model("decoder"), 0
+        model, saved = a_model("decoder", feedforward=feedforward), 0
 
         def note(tensor: Tensor) -> Tensor:
             nonlocal saved

@@ -157,8 +157,10 @@ def test_a_width_that_nobody_chose_costs_as_much_as_the_dense_net() -> None:
 def test_the_grouped_product_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="width 7 in float32 and dispatch='grouped' cannot work together"):
         a_net("grouped", width=7)(torch.randn(5, WIDTH))
+    net, x = a_net("grouped").double(), torch.randn(5, WIDTH).double()
     with pytest.raises(UserError, match="width 8 in float64 and dispatch='grouped' cannot work together"):
-        a_net("grouped").double()(torch.randn(5, WIDTH).double())
+        net(x)
+    torch.testing.assert_close(net.eval()(x), a_net("loop").double()(x))  # whatever it is decoded in
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # which knows no float32
     net = a_net("auto")
     assert net.dispatch(torch.randn(5, WIDTH)) is DISPATCHES["segments"]

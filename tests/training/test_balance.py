@@ -13,10 +13,12 @@ from clearhead.base.seed import seeded
 from clearhead.data.layouts import pack_batch, pack_into, without_filler
 from clearhead.data.packing import Packing
 from clearhead.nn.experts import Experts, ExpertsConfig
+from clearhead.nn.lora import LoraLinear
 from clearhead.training.curves import draw_curves
 from clearhead.training.load import NAME, loads, summed_up
 from clearhead.training.log import read_log
 from clearhead.training.objectives import LabelObjective
+from clearhead.training.start import LoraConfig, StartConfig, prepare
 from clearhead.training.step import Stepper
 
 from .making import a_batch, a_model, a_stepper, a_trainer, run_config
@@ -89,11 +91,28 @@ def test_a_skipped_update_moves_nothing() -> None:
 
 
 def test_without_a_rate_nothing_moves() -> None:
+    """And the passes in bf16 route by the bias in float32, as evaluation does."""
     model = a_model(feedforward=EXPERTS.replace(bias_rate=0.0, balance_loss=0.1))
-    stepper = a_stepper(model)
+    before = [net.router.balance.normal_(std=0.1).clone() for net in experts_in(model)]
+    stepper = a_stepper(model, dtype=torch.bfloat16)
     stepper.step([a_batch()], 1e-3)
-    assert not any(net.router.balance.any() for net in experts_in(model))
+    for net, its, old in zip(experts_in(model), experts_in(stepper.worker), before, strict=True):
+        assert torch.equal(net.router.balance, old)
+        assert its.router.balance is net.router.balance
     assert "balance" in stepper.meter.read_extras(1.0)
+
+
+def test_a_frozen_router_keeps_its_bias_and_one_with_an_update_learns() -> None:
+    model = a_model("generate", feedforward=EXPERTS, layers=2)
+    prepare(
+        model, StartConfig(base="somewhere", lora=LoraConfig(rank=2, targets=("decoder.layers.1.*",))), ()
+    )
+    frozen, learns = (net.router for net in experts_in(model))
+    a_stepper(model).step([a_batch("generate")], 1e-3)
+    assert not frozen.balance.any()
+    assert learns.balance.any()
+    assert isinstance(learns.project, LoraLinear)
+    assert learns.project.lora_b.any()
 
 
 def test_an_uneven_load_becomes_even() -> None:

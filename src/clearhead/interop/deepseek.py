@@ -217,6 +217,8 @@ DEEPSEEK = Family(
         "embedding.scale": False,
         "initialisation": "scaled",
     },
+    # which transformers does not read, but whose other values other programs compute differently
+    theirs={"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1},
     read_more=_read,
     write_more=_write,
     table=_table,

@@ -68,6 +68,7 @@ MIXTRAL = replace(
         "feedforward.bias": False,
         "feedforward.score": "softmax",
         "feedforward.normalise": True,
+        "feedforward.bias_rate": 0.0,  # so that a fine-tuned model is still a Mixtral
     },
     theirs={"sliding_window": None},
     table=_table,

@@ -139,9 +139,9 @@ def _adapter(model: nn.Module, config: TrainConfig) -> Adapter | None:
     """The contents of a bundle that holds only the adapter and needs its base."""
     if not config.start.lora.apart or config.start.base is None:
         return None
-    learnt = {
-        name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad
-    }
+    learns = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    learns |= {name for name, _ in model.named_buffers() if name.endswith("router.balance")}  # no gradient
+    learnt = {name: tensor.clone() for name, tensor in model.state_dict().items() if name in learns}
     assert config.start.sha256 is not None
     return Adapter(Path(config.start.base).absolute(), config.start.sha256, config.start.lora.scale, learnt)
 

@@ -25,13 +25,14 @@ from clearhead.jobs.validate import check_metric
 from clearhead.models.build import count_parameters
 from clearhead.models.config import NO_TRANSFORMERS, ModelConfig
 from clearhead.nn.attention import AttentionConfig
-from clearhead.nn.experts import ExpertsConfig
+from clearhead.nn.experts import Experts, ExpertsConfig
 from clearhead.planner.report import bytes_in_words
 from clearhead.tasks import Task, task_named
 from clearhead.text.learn import TokenizerConfig
 from clearhead.training.config import TrainConfig
 from clearhead.training.sizes import SIZES, Asked
 from clearhead.training.sizing import Facts, Machine, as_table, choose
+from clearhead.training.step import Precision
 
 NUMBERS_FOR_A_WEIGHT = 4  # itself, its gradient, and Adam's two moments, all in float32
 NO_VALIDATION = "There is no validation example: give validation files, or set data.split.validation."
@@ -138,7 +139,7 @@ def check_together(config: TrainConfig, device: torch.device) -> None:
                 f"Windows of {config.batch.context} tokens (batch.context) need a test.stride of at most "
                 f"as many; it is {stride}."
             )
-    _refuse_silent_router(config.model)
+    _check_experts(config, device)
     parameters = _parameters(config.model)
     copies = NUMBERS_FOR_A_WEIGHT + bool(config.averaging.ema)
     needed, there = 4 * copies * parameters, memory_of(device)
@@ -152,13 +153,30 @@ def check_together(config: TrainConfig, device: torch.device) -> None:
         )
 
 
-def _refuse_silent_router(model: ModelConfig) -> None:
+def _check_experts(config: TrainConfig, device: torch.device) -> None:
+    """Refuse routers that would learn nothing, losses with two weights, and products that do not exist."""
+    model, weights = config.model, dict[str, float]()
     for one in (model.feedforward, *(rule.feedforward for rule in model.layer_pattern)):
-        if isinstance(one, ExpertsConfig) and one.chosen == 1 < one.experts and one.normalise:
+        if not isinstance(one, ExpertsConfig):
+            continue
+        if one.chosen == 1 < one.experts and one.normalise:
             raise UserError(
                 "feedforward.chosen=1 and feedforward.normalise=true cannot work together: the one expert's "
                 "weight is always 1, so the router learns nothing. Set feedforward.normalise=false."
             )
+        for name in ("balance_loss", "z_loss"):
+            weight = getattr(one, name)
+            if weight and weights.setdefault(name, weight) != weight:
+                raise UserError(
+                    f"feedforward.{name}={weights[name]} and {name}={weight} in model.layer_pattern cannot "
+                    "work together: the layers add to one loss. Give it one weight."
+                )
+        if one.dispatch == "grouped":
+            dtype = Precision.chosen(config.compute.dtype, device, model.width).dtype
+            x = torch.empty(1, dtype=dtype, device=device)
+            with torch.device("meta"):
+                net = Experts(model.width, one)
+            net.dispatch(x, x.expand(1, one.inner(model.width), model.width))
 
 
 def _check_kernel(attention: AttentionConfig, device: torch.device) -> None:

@@ -28,7 +28,7 @@ from clearhead.data.columns import Row
 from clearhead.data.encoding import Encoding, Tokenizers
 from clearhead.data.read import read_rows
 from clearhead.jobs.prepare import as_lines, from_lines
-from clearhead.jobs.recipe import Table, table_in
+from clearhead.jobs.recipe import Table, merged, table_in
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
 from clearhead.tasks import Family, Task, task_named
@@ -46,7 +46,10 @@ OLD_DOMAIN = "old-domain.jsonl"  # in `training/data`: texts on which base and r
 MOST_OLD = 500  # the limit on those texts
 
 # Model settings that may differ from the base's: none changes the meaning of the weights.
-_FREE = ("dropout", "attention.dropout", "feedforward.dropout", "embedding.dropout", "attention.kernel")
+_FREE = (
+    *("dropout", "attention.dropout", "feedforward.dropout", "embedding.dropout", "attention.kernel"),
+    *(f"feedforward.{name}" for name in ("balance_loss", "z_loss", "bias_rate", "dispatch")),  # of experts
+)
 
 
 @dataclass(frozen=True)
@@ -158,11 +161,21 @@ def read_base(said: Table) -> tuple[Base | None, Table]:
         return None, said
     folder = Path(where)
     bundle = load(folder)
+    said = _with_kinds(said, bundle)
+    TrainConfig.check_names(said)
     name = said.get("task") or bundle.metadata.get("task") or TrainConfig().task
     task = task_named(name)
     base = Base(folder, bundle, checksum(folder, bundle), task, _family(folder, bundle, task, said))
     _refuse_unlike(base, said)
     return base, {**said, "task": name}
+
+
+def _with_kinds(said: Table, bundle: Bundle) -> Table:
+    """The settings with the kinds of the base's parts, which decide what other settings a part has."""
+    model = table_in(said, "model")
+    kinds = {"attention": bundle.config.attention.kind, "feedforward": bundle.config.feedforward.kind}
+    parts = {part: {"kind": kind} for part, kind in kinds.items() if table_in(model, part)}
+    return merged({"model": parts}, said) if parts else said
 
 
 def checksum(folder: Path, bundle: Bundle) -> str:

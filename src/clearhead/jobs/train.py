@@ -60,7 +60,6 @@ def train(
     folder = RunFolder(Path(out))
     folder.refuse_place()
     check_minutes(minutes)
-    TrainConfig.check_names(settings)
     base, settings = read_base(settings)
     early = check_settings(settings, base)
     with _ranks(early.compute) as ranks, _watched(folder, view, ranks, early.compute) as watching:

@@ -241,16 +241,11 @@ class Stack(nn.Module):
             own = None if state is None else state.own[i]
             cross = None if state is None or not state.cross else state.cross[i]
             more = None if extras is None else extras.at(f"{self.name}.{i}")
-            if (
-                self.recomputes
-                and self.training
-                and torch.is_grad_enabled()
-                and state is None
-                and more is None
-            ):
-                x = checkpoint(_afresh, layer, x, around, look.at(i) if look else None, use_reentrant=False)
+            seen = look.at(i) if look else None
+            if self.recomputes and self.training and torch.is_grad_enabled() and state is None:
+                x = checkpoint(_afresh, layer, x, around, seen, more, use_reentrant=False)
             else:
-                x = layer(x, around, own, cross, look.at(i) if look else None, more)
+                x = layer(x, around, own, cross, seen, more)
         if isinstance(x, Pending):
             x = x.total() if self.norm is None else x.normed(self.norm, stream=False)[0]
         elif self.norm is not None:
@@ -260,9 +255,12 @@ class Stack(nn.Module):
         return x  # type: ignore[no-any-return]
 
 
-def _afresh(layer: Layer, x: Any, around: Surroundings, look: Look | None) -> Any:
-    """Run a layer with its own memo, so everything it computed the first time is recomputed."""
-    return layer(x, replace(around, memo={}), None, None, look)
+def _afresh(layer: Layer, x: Any, around: Surroundings, look: Look | None, extras: Extras | None) -> Any:
+    """Run a layer with its own memo, so everything it computed the first time is recomputed.
+
+    What it reports then comes after the objective has been computed, so nothing counts twice.
+    """
+    return layer(x, replace(around, memo={}), None, None, look, extras)
 
 
 def recompute_activations(model: nn.Module) -> None:

@@ -36,15 +36,9 @@ class Dispatch(Protocol):
     def __call__(self, experts: Nets, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """x (N, D), chosen and weights (N, K), to (N, D)."""
 
-    def fits(self, matrices: Tensor, x: Tensor) -> bool:
-        """Whether it can compute this, and does so fast."""
-
 
 class Loop:
     """Expert by expert."""
-
-    def fits(self, matrices: Tensor, x: Tensor) -> bool:
-        return True
 
     def __call__(self, experts: Nets, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         out = torch.zeros_like(x)
@@ -58,9 +52,6 @@ class Loop:
 class Sorted:
     """Choices sorted by expert: their nets see one run of rows for each expert."""
 
-    def fits(self, matrices: Tensor, x: Tensor) -> bool:
-        return True
-
     def __call__(self, experts: Nets, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         count = experts.inner.shape[0]
         number, order = chosen.flatten().sort(stable=True)  # (C,)
@@ -68,12 +59,14 @@ class Sorted:
         ends = torch.searchsorted(
             number, torch.arange(count, device=number.device), right=True, out_int32=True
         )
-        somebodys, token = (number < count).unsqueeze(-1), order // chosen.shape[1]
-        rows = torch.where(somebodys, _spread(x, token, back), 0)  # (C, D)
-        out = self.results(experts, rows, ends)
-        # after the last run comes uninitialised memory: leave it out, do not multiply it by 0
-        out = torch.where(somebodys, out, 0) * _spread(weights.reshape(-1, 1), order, back)
-        return _gather(out, token, back, len(x))
+        token = order // chosen.shape[1]
+        # After the last run comes uninitialised memory, in gradients, too. Only padding chooses nobody, so it
+        # is left out by token, and by choice only where it would reach the weights; not multiplied by 0.
+        real = chosen[:, :1] < count  # (N, 1)
+        weights = torch.where(number.unsqueeze(-1) < count, _spread(weights.reshape(-1, 1), order, back), 0)
+        rows = _spread(torch.where(real, x, 0), token, back)  # (C, D)
+        out = _gather(self.results(experts, rows, ends) * weights, token, back, len(x))
+        return torch.where(real, out, 0)
 
     def results(self, experts: Nets, rows: Tensor, ends: Tensor) -> Tensor:
         """The experts' outputs for their runs of rows, (C, D); arbitrary after the last run."""
@@ -93,18 +86,19 @@ class Sorted:
 
 
 class Grouped(Sorted):
-    """Like `Sorted`, with one product for all runs."""
-
-    def fits(self, matrices: Tensor, x: Tensor) -> bool:
-        """PyTorch's grouped product takes bf16 on both devices, and float32 on a CPU, in rows of 16 bytes."""
-        # while compiling, PyTorch knows only bf16
-        single = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.compiler.is_compiling()
-        known = x.dtype == torch.bfloat16 or single
-        same = x.dtype == matrices.dtype and not torch.is_autocast_enabled(x.device.type)
-        return known and same and all(size * x.element_size() % BYTES == 0 for size in matrices.shape[1:])
+    """Like `Sorted`, with one product for all runs, where `can_group`."""
 
     def product(self, ends: Tensor, choices: int) -> Any:
         return lambda rows, matrices: F.grouped_mm(rows, matrices.mT, offs=ends)
+
+
+def can_group(matrices: Tensor, x: Tensor) -> bool:
+    """PyTorch's grouped product takes bf16 on both devices, and float32 on a CPU, in rows of 16 bytes."""
+    # while compiling, PyTorch knows only bf16
+    single = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.compiler.is_compiling()
+    known = x.dtype == torch.bfloat16 or single
+    same = x.dtype == matrices.dtype and not torch.is_autocast_enabled(x.device.type)
+    return known and same and all(size * x.element_size() % BYTES == 0 for size in matrices.shape[1:])
 
 
 class _Spread(torch.autograd.Function):

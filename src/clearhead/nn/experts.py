@@ -29,9 +29,10 @@ from torch.nn import functional as F
 
 from clearhead.base.config import Count, CountOrZero, Positive, PositiveOrZero
 from clearhead.base.errors import UserError, counted
-from clearhead.nn.dispatch import DISPATCHES, Dispatch
+from clearhead.nn.dispatch import DISPATCHES, Dispatch, can_group
 from clearhead.nn.extras import Extras
 from clearhead.nn.layers import ACTIVATIONS, Dropout, FeedForward, FeedForwardConfig
+from clearhead.nn.lora import weight_of
 from clearhead.nn.tokens import Tokens
 
 ROUND = 8  # a default inner width is a multiple of this, for fast products
@@ -72,6 +73,8 @@ class ExpertsConfig(FeedForwardConfig):
                 f"{counted(self.experts, 'expert')} cannot be divided into {self.groups} groups: change "
                 "feedforward.groups."
             )
+        if self.groups > 1 and self.experts // self.groups < 2:
+            raise UserError("Groups of experts are ranked by their two best: each needs two or more.")
         if self.groups_chosen > self.groups:
             raise UserError(
                 f"{counted(self.groups_chosen, 'group')} cannot be chosen among {self.groups}: lower "
@@ -82,8 +85,6 @@ class ExpertsConfig(FeedForwardConfig):
                 f"The best {counted(self.groups_chosen, 'group')} of {self.experts // self.groups} experts "
                 f"cannot provide the {self.chosen} for a token: raise feedforward.groups_chosen."
             )
-        if self.groups > 1 and self.experts // self.groups < 2:
-            raise UserError("Groups of experts are ranked by their two best: each needs two or more.")
 
     def inner(self, width: int) -> int:
         """The inner width of one expert in a model of this width."""
@@ -118,7 +119,7 @@ class Router(nn.Module):
         config = self.config
         exact = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         with torch.autocast(x.device.type, enabled=False):
-            logits = F.linear(exact, self.project.weight.to(exact.dtype))
+            logits = F.linear(exact, weight_of(self.project).to(exact.dtype))
         scores = logits.softmax(-1) if config.score == "softmax" else logits.sigmoid()
         with torch.no_grad():
             chosen = self._within_groups(scores + self.balance.to(scores.dtype)).topk(config.chosen).indices
@@ -203,12 +204,15 @@ class Experts(nn.Module):
         return product(self.dropout(hidden), self.output)  # type: ignore[no-any-return]
 
     def dispatch(self, x: Tensor, matrices: Tensor | None = None) -> Dispatch:
-        """How tokens get to these experts' matrices, or to some of them."""
+        """How tokens get to these experts' matrices, or to some of them.
+
+        The setting is meant for training: whatever the precision is afterwards, there is a way.
+        """
         name = self.config.dispatch
-        if name == "auto":
-            fast = DISPATCHES["grouped"].fits(self.inner if matrices is None else matrices, x)
-            name = "grouped" if fast else "segments"
-        elif not DISPATCHES[name].fits(self.inner if matrices is None else matrices, x):
+        fits = can_group(self.inner if matrices is None else matrices, x)
+        if name == "auto" or (name == "grouped" and not self.training):
+            name = "grouped" if fits else "segments"
+        if name == "grouped" and not fits:
             raise UserError(
                 f"Experts of width {self.inner.shape[1]} in {str(x.dtype).removeprefix('torch.')} and "
                 f"dispatch='{name}' cannot work together: the grouped product takes bf16 (on a CPU float32, "

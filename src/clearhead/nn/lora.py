@@ -45,6 +45,12 @@ class LoraLinear(nn.Linear):
         return self.scale * (self.lora_b @ self.lora_a)
 
 
+def weight_of(layer: nn.Linear) -> Tensor:
+    """A layer's weight including its update, for those that compute with it directly."""
+    updated = isinstance(layer, LoraLinear) and not layer.is_folded
+    return layer.weight + layer.change() if updated else layer.weight  # type: ignore[operator]
+
+
 def attach(model: nn.Module, targets: Sequence[str], rank: int, scale: float) -> list[str]:
     """Replace the linear layers whose names match a pattern; returns their names."""
     found = [

@@ -18,14 +18,18 @@ from clearhead.nn.experts import Experts, Router
 
 
 class LoadBalance:
-    """The routers of a model whose biases are adjusted."""
+    """The routers of a model whose biases are adjusted: a frozen router keeps its bias, too."""
 
     def __init__(self, model: nn.Module, worker: nn.Module) -> None:
         """`worker`: the module that runs the passes, maybe in another precision; it shares the biases."""
-        self.routers = dict(_routers(model))
+        routers = dict(_routers(model))
         for place, router in _routers(worker):
-            if place in self.routers:
-                router.balance = self.routers[place].balance
+            router.balance = routers[place].balance
+        self.routers = {
+            place: router
+            for place, router in routers.items()
+            if router.config.bias_rate and any(weight.requires_grad for weight in router.parameters())
+        }
 
     @torch.no_grad()
     def update(self, names: Sequence[str], extras: Tensor, bad: Tensor) -> None:
@@ -39,9 +43,9 @@ class LoadBalance:
 
 
 def _routers(model: nn.Module) -> Iterator[tuple[str, Router]]:
-    """Routers with a rate, by the name under which their layers report their load."""
+    """Routers by the name under which their layers report their load."""
     for stack in (module for module in model.modules() if isinstance(module, Stack)):
         for number, layer in enumerate(stack.layers):
             part = getattr(layer, "feedforward", None)
-            if isinstance(part, Experts) and part.config.bias_rate:
+            if isinstance(part, Experts):
                 yield f"{stack.name}.{number}.feedforward", part.router
