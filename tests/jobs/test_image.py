@@ -30,7 +30,7 @@ from clearhead.data.pictures import (
     squared,
 )
 from clearhead.data.plan import Draw
-from clearhead.decoding.pictures import picture_text
+from clearhead.decoding.pictures import picture_tensor, picture_text
 from clearhead.explorer.session import Session
 from clearhead.explorer.verdict import verdict
 from clearhead.jobs import train as job
@@ -154,8 +154,8 @@ def test_idx_files_plain_gzipped_and_in_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [(5, 9), (29, 28), (28, 28), (1, 1), (97, 31)])
 def test_a_picture_lies_whole_in_its_square(size: tuple[int, int]) -> None:
     picture = np.random.default_rng(0).integers(1, 256, (3, *size), np.uint8)
-    found = squared(picture)
-    side = side_for(*size)
+    side = side_for(*size, patch_for(*size))
+    found = squared(picture, side)
     assert found.shape == (3, side, side)
     assert side % patch_for(*size) == 0
     assert found.sum(dtype=np.int64) == picture.sum(dtype=np.int64)
@@ -252,6 +252,19 @@ def test_from_pictures_to_a_bundle_that_names_them(
     del bundle.metadata["recipe"]["data"]["picture_size"]  # trained on pictures of one size
     with pytest.raises(UserError, match="40 × 40"):
         picture_text(bundle, tmp_path / "large.png")
+
+
+@pytest.mark.parametrize(("side", "patch", "whole"), [(32, 8, 32), (20, 10, 20), (20, 6, 24)])
+def test_patches_of_any_side(side: int, patch: int, whole: int, tmp_path: Path) -> None:
+    """The picture's square follows from the patches that were asked for."""
+    folder = as_folder(tmp_path / "all", some_pixels(24, side), ["a", "b"] * 12)
+    said = settings(folder, "image", steps=4, **SMALL)
+    said["model"] = {**said["model"], "image": {"patch": patch}}
+    bundle = job.train(tmp_path / "run", said, view="quiet").bundle
+    assert (bundle.config.image.size, bundle.config.image.patch) == (whole, patch)
+    text = picture_text(bundle, folder / "a" / "000.png")
+    assert picture_tensor(bundle, text).shape == (1, whole, whole)
+    assert len(Session(bundle, "run", tmp_path / "run").examples) > 0
 
 
 def _said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

@@ -86,20 +86,18 @@ def patch_for(height: int, width: int) -> int:
     return whole[0] if whole else max(round(side / _PATCHES), 1)
 
 
-def side_for(height: int, width: int) -> int:
+def side_for(height: int, width: int, patch: int) -> int:
     """The side of the smallest square of whole patches that holds a picture in its centre.
 
-    >>> side_for(28, 28), side_for(32, 32), side_for(30, 20)
-    (28, 32, 30)
+    >>> side_for(28, 28, 4), side_for(100, 100, 10), side_for(30, 20, 7)
+    (28, 100, 35)
     """
-    patch = patch_for(height, width)
     return -(-max(height, width) // patch) * patch
 
 
-def squared(pixels: Pixels) -> Pixels:
-    """A picture centred in its square, padded with 0."""
+def squared(pixels: Pixels, side: int) -> Pixels:
+    """A picture centred in a square of this side, padded with 0."""
     _, height, width = pixels.shape
-    side = side_for(height, width)
     if (height, width) == (side, side):
         return pixels
     found = np.zeros((len(pixels), side, side), np.uint8)

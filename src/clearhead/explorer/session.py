@@ -18,9 +18,10 @@ import torch
 
 from clearhead.bundle import is_bundle
 from clearhead.bundle.folder import Bundle, tokenizers_of
-from clearhead.data.pictures import is_picture, pixels_of, squared
+from clearhead.data.pictures import is_picture
 from clearhead.decoding.backend import Symbols
 from clearhead.decoding.options import WITH_SOURCE
+from clearhead.decoding.pictures import fits
 from clearhead.decoding.text_requests import symbols_of, translates
 from clearhead.explorer.curves import samples_in
 from clearhead.explorer.patches import Patches
@@ -180,8 +181,7 @@ def _pictures_in(folder: Path | None, config: ModelConfig) -> list[str]:
     except (OSError, ValueError):
         return []
     found = [row[0] for row in rows if isinstance(row, list) and row and is_picture(row[0])]
-    shape = (config.image.channels, config.image.size, config.image.size)
-    return [one for one in found if squared(pixels_of(one)).shape == shape]
+    return [one for one in found if fits(config.image, one)]
 
 
 def _is_phrasebook(recipe: Any) -> bool:

@@ -31,7 +31,7 @@ from clearhead.tasks import Task, task_named
 from clearhead.text.learn import TokenizerConfig
 from clearhead.training.config import TrainConfig
 from clearhead.training.sizes import SIZES, Asked
-from clearhead.training.sizing import Facts, Machine, as_table, choose
+from clearhead.training.sizing import Facts, Machine, PictureFacts, as_table, choose
 
 NUMBERS_FOR_A_WEIGHT = 4  # itself, its gradient, and Adam's two moments, all in float32
 NO_VALIDATION = "There is no validation example: give validation files, or set data.split.validation."
@@ -94,6 +94,8 @@ def _tried(
     }
     if base is not None:
         sizes = base.sizes()
+    image = table_in(model, "image")
+    side = image["size"] if isinstance(image.get("size"), int) and 0 < image["size"] <= 4096 else 28
     facts = Facts(
         max(tokens // 20, 50),
         0 if columns.is_stream else tokens,
@@ -101,6 +103,7 @@ def _tried(
         sizes["vocabulary"] or size,
         sizes["source_vocabulary"],
         (classes if isinstance(classes, int) else 2) if columns.has_labels else 0,
+        picture=PictureFacts.of(1, side, side, image.get("patch")) if columns.pictures else None,
     )
     demand = task.sized(facts, family_of(said, base), data.two)
     machine = Machine(device.type == "cuda", None)
@@ -222,7 +225,8 @@ def check_pictures(config: TrainConfig, facts: Facts) -> None:
     if known is not None and (image.size, image.channels) != (known.side, known.channels):
         raise UserError(
             f"model.image.size={image.size} with model.image.channels={image.channels} cannot be used: "
-            f"the pictures have {known.side} and {known.channels}. Leave both settings out."
+            f"the pictures have {known.side} and {known.channels}. Leave both settings out; "
+            "data.picture_size scales pictures."
         )
 
 
