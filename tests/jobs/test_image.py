@@ -16,6 +16,7 @@ from PIL import Image
 
 import clearhead
 from clearhead.base.errors import UserError
+from clearhead.bundle import Bundle, save
 from clearhead.cli.main import app
 from clearhead.data.columns import Row
 from clearhead.data.config import AugmentationConfig, CorpusConfig
@@ -30,10 +31,14 @@ from clearhead.data.pictures import (
     squared,
 )
 from clearhead.data.plan import Draw
+from clearhead.decoding import classify
 from clearhead.decoding.pictures import picture_tensor, picture_text
 from clearhead.explorer.session import Session
 from clearhead.explorer.verdict import verdict
 from clearhead.jobs import train as job
+from clearhead.jobs.evaluate import measure
+from clearhead.jobs.recipe import merged
+from clearhead.models import build
 from clearhead.training.loop import Trainer
 
 from .making import settings, write_corpus
@@ -239,8 +244,6 @@ def test_from_pictures_to_a_bundle_that_names_them(
     assert '"accuracy"' in _said(capsys, "evaluate", tmp_path / "run", "--file", file, "--json")
     _said(capsys, "evaluate", tmp_path / "run", "--file", file, "--out", tmp_path / "judged")
     assert "words" not in (tmp_path / "judged" / "report.md").read_text(encoding="utf-8")
-    with pytest.raises(UserError, match="of the family 'vision', which cannot be fine-tuned"):
-        job.train(tmp_path / "again", {**said, "start": {"base": str(tmp_path / "run")}}, view="quiet")
     assert "vision" in _said(capsys, "inspect", tmp_path / "run")
     (tmp_path / "model.json").write_text(json.dumps(bundle.config.to_dict()))
     assert "images" in _said(capsys, "plan", "--config", tmp_path / "model.json")
@@ -252,6 +255,48 @@ def test_from_pictures_to_a_bundle_that_names_them(
     del bundle.metadata["recipe"]["data"]["picture_size"]  # trained on pictures of one size
     with pytest.raises(UserError, match="40 × 40"):
         picture_text(bundle, tmp_path / "large.png")
+
+
+def test_fine_tuning_scales_and_converts_to_what_the_base_reads(tmp_path: Path) -> None:
+    base = job.train(
+        tmp_path / "base", settings(write_corpus(tmp_path, "image"), "image", steps=4, **SMALL), view="quiet"
+    )
+    colours, greys = some_pixels(24, 12, 3), some_pixels(24, 10)
+    folder = as_folder(tmp_path / "colours", colours, ["a", "b", "c"] * 8)
+    old = as_folder(tmp_path / "old", greys[:, :, :5], ["left", "none"] * 12)
+    start = {"base": str(tmp_path / "base"), "old_domain": {"file": str(old)}}
+    said = {"task": "image", "data": {"train": [{"file": str(folder)}]}, "start": start, "steps": 4}
+    tuned = job.train(tmp_path / "tuned", said, view="quiet")
+    assert not tuned.failed
+    assert tuned.bundle.config.image == base.bundle.config.image
+    assert tuned.bundle.metadata["labels"] == ["a", "b", "c"]
+    [(name, _)] = classify(tuned.bundle, [str(folder / "a" / "000.png")])
+    assert name in tuned.bundle.metadata["labels"]
+    with pytest.raises(UserError, match=r"would read pictures of 8 × 8 .* given are 4 × 4"):
+        job.train(tmp_path / "no", merged(said, {"data": {"picture_size": 4}}), view="quiet")
+    assert not (tmp_path / "no").exists()
+    foreign = build("tiny", family="vision", image__size=20, image__patch=5, head__kind="classify").eval()
+    save(Bundle(foreign, None, {"task": "image"}), tmp_path / "foreign")  # without a tokenizer, as imported
+    begun = merged(said, {"start": {"base": str(tmp_path / "foreign"), "old_domain": None}})
+    assert job.train(tmp_path / "own", begun, view="quiet").bundle.config.image.size == 20
+
+
+def test_grey_and_colour_mix(tmp_path: Path) -> None:
+    """A held-out set, a test set, or a picture in other colours than the training set is converted."""
+    names = ["a", "b"] * 12
+    grey = as_folder(tmp_path / "grey", some_pixels(24), names)
+    colours = as_folder(tmp_path / "colours", some_pixels(24, channels=3), names)
+    for one, other, channels in ((grey, colours, 3), (colours, grey, 3)):
+        said = settings(one, "image", steps=4, **SMALL)
+        said["data"]["validation"] = {"file": str(other)}
+        bundle = job.train(tmp_path / f"run-{one.name}", said, view="quiet").bundle
+        assert bundle.config.image.channels == channels
+        for test in (grey, colours):
+            found = measure([tmp_path / f"run-{one.name}"], CorpusConfig(file=str(test)), device="cpu")
+            assert len(found.first.examples) == 24
+    [row, *_] = rows_of(file=str(colours), picture_channels=1)
+    np.savez(tmp_path / "all.npz", images=some_pixels(24, channels=3), labels=names)
+    assert row == rows_of(file=str(tmp_path / "all.npz"), picture_channels=1)[0]
 
 
 @pytest.mark.parametrize(("side", "patch", "whole"), [(32, 8, 32), (20, 10, 20), (20, 6, 24)])

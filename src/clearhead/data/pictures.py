@@ -29,6 +29,7 @@ from clearhead.data.config import CorpusConfig
 from clearhead.data.lines import is_hidden
 
 Pixels = NDArray[np.uint8]  # (C, H, W)
+Form = tuple[int | None, int | None]  # channels and size that pictures are converted to; None: as stored
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 _MARK = "picture"
@@ -188,16 +189,16 @@ def read_pictures(corpus: CorpusConfig) -> Iterator[Row]:
         raise UserError(
             "Pictures come from folders, IDX or .npz files: leave columns, prefixes and --hub out."
         )
-    size = corpus.picture_size
+    form = corpus.picture_channels, corpus.picture_size
     if corpus.file is None:
         assert corpus.source is not None or corpus.target is not None
-        return _read_idx(corpus.source, corpus.target, size)
+        return _read_idx(corpus.source, corpus.target, form)
     path = Path(corpus.file)
     if path.is_dir():
         pair = _idx_in(path)
-        return _read_idx(*pair, size) if pair is not None else _read_folder(path, size)
+        return _read_idx(*pair, form) if pair is not None else _read_folder(path, form)
     if path.suffix.lower() == ".npz":
-        return _read_npz(path, size)
+        return _read_npz(path, form)
     if not path.exists():
         raise UserError(f"There is no file or folder '{path}': check the path.")
     raise UserError(
@@ -206,26 +207,39 @@ def read_pictures(corpus: CorpusConfig) -> Iterator[Row]:
     )
 
 
-def _read_folder(folder: Path, size: int | None) -> Iterator[Row]:
-    """One folder for each class, sorted by name, as are the files in them."""
+def channels_of(corpus: CorpusConfig) -> int:
+    """How a corpus of pictures is read if nothing else is said: as grey (1) or in colour (3)."""
+    path = Path(corpus.file or "")
+    if corpus.file is not None and path.is_dir() and _idx_in(path) is None:
+        return 1 if all(_is_grey(picture) for _, picture in _files_in(path)) else 3
+    first = next(read_pictures(corpus), None)
+    return 1 if first is None else shape_of(first.source)[0]
+
+
+def _files_in(folder: Path) -> list[tuple[str, Path]]:
+    """The pictures in one folder for each class, sorted by name, as are the files in them."""
     classes = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
     if not classes:
         raise UserError(
             f"'{folder}' contains no folders: put the pictures of each class into a folder of their own."
         )
-    files = [(one, path) for one in classes for path in _pictures_in(one)]
-    channels = 1 if all(_is_grey(path) for _, path in files) else 3
+    return [(one.name, path) for one in classes for path in _pictures_in(one)]
+
+
+def _read_folder(folder: Path, form: Form) -> Iterator[Row]:
+    files, (channels, size) = _files_in(folder), form
+    channels = channels or (1 if all(_is_grey(path) for _, path in files) else 3)
     shape: tuple[int, ...] = ()
-    for number, (one, path) in enumerate(files, start=1):
+    for number, (name, path) in enumerate(files, start=1):
         pixels = read_picture(path, channels, size)
         shape = shape or pixels.shape
         if pixels.shape != shape:
             sizes = [f"{width} × {height}" for _, height, width in (pixels.shape, shape)]
             raise UserError(
                 f"'{path}' is {sizes[0]} pixels and '{files[0][1]}' is {sizes[1]}: scale all pictures to "
-                "one size, or let --set data.picture_size=64 do it."
+                "one size, or train with --set data.picture_size=64, which scales them."
             )
-        yield Row(as_text(pixels), one.name, number)
+        yield Row(as_text(pixels), name, number)
 
 
 def _pictures_in(folder: Path) -> list[Path]:
@@ -259,13 +273,13 @@ def _idx_in(folder: Path) -> tuple[str, str] | None:
     return found[0], found[1]
 
 
-def _read_idx(source: str | None, target: str | None, size: int | None) -> Iterator[Row]:
+def _read_idx(source: str | None, target: str | None, form: Form) -> Iterator[Row]:
     if source is None or target is None:
         raise UserError(
             "IDX files come in pairs: --source with the pictures, and --target with their classes."
         )
     pictures, classes = _idx(source), _idx(target)
-    return _rows(pictures, classes.reshape(-1).tolist(), f"'{source}'", f"'{target}'", size)
+    return _rows(pictures, classes.reshape(-1).tolist(), f"'{source}'", f"'{target}'", form)
 
 
 def _idx(path: str) -> NDArray[Any]:
@@ -289,10 +303,12 @@ def _idx(path: str) -> NDArray[Any]:
     return np.frombuffer(plain, _IDX[kind], offset=start).reshape(shape)
 
 
-def _read_npz(path: Path, size: int | None) -> Iterator[Row]:
+def _read_npz(path: Path, form: Form) -> Iterator[Row]:
     try:
         file = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
         arrays = {name: file[name] for name in getattr(file, "files", ())}
+    except FileNotFoundError:
+        raise UserError(f"There is no file '{path}': check the path.") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"'{path}' is damaged, or not an .npz file of plain arrays.") from error
     known = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
@@ -303,7 +319,7 @@ def _read_npz(path: Path, size: int | None) -> Iterator[Row]:
             f"'{path}' has the arrays {', '.join(known) or 'none'}: name the pictures 'images' and their "
             "classes 'labels'."
         )
-    return _rows(_bytes(pictures, path), classes.reshape(-1).tolist(), f"'{path}'", "the same file", size)
+    return _rows(_bytes(pictures, path), classes.reshape(-1).tolist(), f"'{path}'", "the same file", form)
 
 
 def _bytes(pictures: NDArray[Any], path: Path) -> Pixels:
@@ -334,13 +350,15 @@ def _class_name(value: Any, number: int, where: str) -> str:
     return str(value)
 
 
-def _rows(
-    pictures: Pixels, classes: Sequence[Any], source: str, target: str, size: int | None
-) -> Iterator[Row]:
+def _rows(pictures: Pixels, classes: Sequence[Any], source: str, target: str, form: Form) -> Iterator[Row]:
     if pictures.ndim == 4 and pictures.shape[3] in (1, 3):  # channels come last
         pictures = pictures.transpose(0, 3, 1, 2)
     pictures = pictures[:, None] if pictures.ndim == 3 else pictures
-    if pictures.ndim != 4 or pictures.shape[1] not in (1, 3) or not 0 < max(pictures.shape[2:]) <= _LARGEST:
+    if (
+        pictures.ndim != 4
+        or pictures.shape[1] not in (1, 3)
+        or not all(0 < side <= _LARGEST for side in pictures.shape[2:])
+    ):
         raise UserError(
             f"The pictures in {source} have the shape {pictures.shape[1:]}: they must be height × width, "
             "grey or with three colours."
@@ -350,8 +368,26 @@ def _rows(
             f"{source} has {len(pictures):,} pictures but {target} has {len(classes):,} classes: they "
             "must have the same number."
         )
+    channels, size = form
     for number, (pixels, name) in enumerate(zip(pictures, classes, strict=True), start=1):
-        yield Row(as_text(fitted(pixels, size)), _class_name(name, number, source), number)
+        yield Row(
+            as_text(fitted(_coloured(pixels, channels), size)), _class_name(name, number, source), number
+        )
+
+
+def _coloured(pixels: Pixels, channels: int | None) -> Pixels:
+    """A picture with this many channels, converted as `read_picture` converts files; None: as it is.
+
+    >>> _coloured(np.array([[[9]], [[200]], [[90]]], np.uint8), 1).tolist()
+    [[[130]]]
+    """
+    from PIL import Image
+
+    if channels is None or channels == len(pixels):
+        return pixels
+    if channels == 3:
+        return pixels.repeat(3, axis=0)
+    return np.asarray(Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))).convert("L"))[None]
 
 
 def _parsed(text: str) -> Pixels | None:

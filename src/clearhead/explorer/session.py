@@ -21,7 +21,7 @@ from clearhead.bundle.folder import Bundle, tokenizers_of
 from clearhead.data.pictures import is_picture
 from clearhead.decoding.backend import Symbols
 from clearhead.decoding.options import WITH_SOURCE
-from clearhead.decoding.pictures import fits
+from clearhead.decoding.pictures import fits, picture_text
 from clearhead.decoding.text_requests import symbols_of, translates
 from clearhead.explorer.curves import samples_in
 from clearhead.explorer.patches import Patches
@@ -151,7 +151,7 @@ class Session:
 
 
 def trace(bundle: Bundle | str | Path, text: str, target: str | None = None) -> Trace:
-    """What happens to a text inside a model: a bundle, or the folder of one.
+    """What happens to a text, or a picture file, inside a model: a bundle, or the folder of one.
 
     `target` is the output of an encoder-decoder; by default, the model's own translation.
 
@@ -168,6 +168,8 @@ def trace(bundle: Bundle | str | Path, text: str, target: str | None = None) -> 
         folder = Path(bundle)
         foreign = not is_bundle(folder) and is_foreign(folder)
         bundle = import_folder(folder) if foreign else load_bundle_or_run(folder)
+    if bundle.config.family == "vision" and not is_picture(text):
+        text = picture_text(bundle, text)
     return Session(bundle).trace(text, target)
 
 

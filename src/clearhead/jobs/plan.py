@@ -7,6 +7,7 @@ carries it out.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,7 +78,10 @@ def decide(
     """Read the corpus, train the tokenizers, choose whatever was not set; writes nothing."""
     task = task_named(early.task)
     first = [*task.defaults, *(base.defaults() if base is not None else ())]
-    data = DataConfig.from_dict(merged(as_table(first).get("data", {}), said.get("data", {})), "data")
+    data = _data(first, said)
+    if task.columns.pictures:
+        first += prepare.in_one_colour(data)
+        data = _data(first, said)
     compute = early.compute
     device = pick_device(compute.device)
     dtype = pick_dtype(compute.dtype, device)
@@ -127,6 +131,10 @@ def decide(
     if is_short_of_time(outlook):
         outlook["minutes"] = minutes_wanted(demand, machine, asked)
     return Plan(config, found, tokenizers, explained(choices, said, config), findings, took, outlook, base)
+
+
+def _data(choices: Sequence[Choice], said: Table) -> DataConfig:
+    return DataConfig.from_dict(merged(as_table(choices).get("data", {}), said.get("data", {})), "data")
 
 
 def decided(settings: Table, minutes: float | None = None) -> TrainConfig:

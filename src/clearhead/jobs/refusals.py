@@ -48,8 +48,9 @@ def check_settings(said: Table, base: Base | None = None) -> TrainConfig:
     pick_dtype(early.compute.dtype, device)
     task = task_named(early.task)
     data = DataConfig.from_dict(table_in(merged(as_table(task.defaults), said), "data"), "data")
-    if data.picture_size is not None and not task.columns.pictures:
-        raise UserError("data.picture_size only applies to the task 'image': leave it out.")
+    for name in ("picture_size", "picture_channels"):
+        if getattr(data, name) is not None and not task.columns.pictures:
+            raise UserError(f"data.{name} only applies to the task 'image': leave it out.")
     head = task.family(family_of(said, base)).head
     kind = table_in(table_in(said, "model"), "head").get("kind", head)
     if kind != head:
@@ -224,9 +225,9 @@ def check_pictures(config: TrainConfig, facts: Facts) -> None:
     image, known = config.model.image, facts.picture
     if known is not None and (image.size, image.channels) != (known.side, known.channels):
         raise UserError(
-            f"model.image.size={image.size} with model.image.channels={image.channels} cannot be used: "
-            f"the pictures have {known.side} and {known.channels}. Leave both settings out; "
-            "data.picture_size scales pictures."
+            f"The model would read pictures of {image.size} × {image.size} with {image.channels} channels, "
+            f"and those given are {known.side} × {known.side} with {known.channels}: leave model.image.size, "
+            "model.image.channels, data.picture_size and data.picture_channels out."
         )
 
 
