@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,18 +20,20 @@ from clearhead.base.errors import UserError
 from clearhead.bundle import Bundle, save
 from clearhead.cli.main import app
 from clearhead.data.columns import Row
-from clearhead.data.config import AugmentationConfig, CorpusConfig
+from clearhead.data.config import AugmentationConfig, CorpusConfig, DataConfig
 from clearhead.data.encodings.pictures import augmented
+from clearhead.data.picture_corpora import read_pictures
 from clearhead.data.pictures import (
+    Form,
     as_text,
     patch_for,
     pixels_of,
     read_picture,
-    read_pictures,
     side_for,
     squared,
 )
 from clearhead.data.plan import Draw
+from clearhead.data.survey import survey
 from clearhead.decoding import classify
 from clearhead.decoding.pictures import picture_tensor, picture_text
 from clearhead.explorer.session import Session
@@ -39,6 +42,7 @@ from clearhead.jobs import train as job
 from clearhead.jobs.evaluate import measure
 from clearhead.jobs.recipe import merged
 from clearhead.models import build
+from clearhead.tasks.image import IMAGE
 from clearhead.training.loop import Trainer
 
 from .making import settings, write_corpus
@@ -89,13 +93,13 @@ def test_files_are_read_as_a_viewer_shows_them(tmp_path: Path) -> None:
     wide = np.linspace(0, 65535, 48).reshape(6, 8).astype(np.uint16)
     Image.fromarray(wide).save(tmp_path / "16.png")
     assert np.array_equal(read_picture(tmp_path / "16.png"), np.rint(wide / 257).astype(np.uint8)[None])
-    assert np.array_equal(read_picture(tmp_path / "16.png", 3)[1], read_picture(tmp_path / "16.png")[0])
+    assert np.array_equal(read_picture(tmp_path / "16.png", Form(3))[1], read_picture(tmp_path / "16.png")[0])
     shape = np.zeros((4, 4, 4), np.uint8)
     shape[1:3, 1:3, 3] = 255  # black in the middle, transparent around it
     Image.fromarray(shape).save(tmp_path / "icon.png")
     Image.fromarray(shape).convert("LA").save(tmp_path / "grey.png")
     for name, channels in (("icon.png", 1), ("icon.png", None), ("grey.png", None)):
-        found = read_picture(tmp_path / name, channels)
+        found = read_picture(tmp_path / name, Form(channels))
         assert len(found) == (3 if (name, channels) == ("icon.png", None) else 1)
         assert np.array_equal(found[0], np.where(shape[..., 3] > 0, 0, 255))
     turned, how = Image.fromarray(some_pixels()[0, 0]), Image.Exif()
@@ -279,6 +283,31 @@ def test_fine_tuning_scales_and_converts_to_what_the_base_reads(tmp_path: Path) 
     save(Bundle(foreign, None, {"task": "image"}), tmp_path / "foreign")  # without a tokenizer, as imported
     begun = merged(said, {"start": {"base": str(tmp_path / "foreign"), "old_domain": None}})
     assert job.train(tmp_path / "own", begun, view="quiet").bundle.config.image.size == 20
+
+
+def test_few_pictures_are_in_memory_at_a_time(tmp_path: Path) -> None:
+    np.savez(tmp_path / "all.npz", images=some_pixels(96, 160, 3), labels=["a", "b"] * 48)
+    tracemalloc.start()
+    try:
+        survey(DataConfig(train=(CorpusConfig(file=str(tmp_path / "all.npz")),)), IMAGE.columns)
+        assert tracemalloc.get_traced_memory()[1] < 3 * 96 * 160 * 160 * 3  # bytes; handled as texts: 40
+    finally:
+        tracemalloc.stop()
+
+
+def test_stretched_pictures_fill_their_square(tmp_path: Path) -> None:
+    large = np.zeros((30, 60, 3), np.uint8)
+    large[:, :30] = 200
+    Image.fromarray(large).save(tmp_path / "wide.jpg", quality=95)
+    padded, stretched = (read_picture(tmp_path / "wide.jpg", Form(1, 6, one)) for one in (False, True))
+    assert stretched.shape == padded.shape == (1, 6, 6)
+    assert (padded[0, 0] == 0).all()
+    assert (stretched[0, :, 0] > 190).all()
+    assert (stretched[0, :, -1] < 10).all()
+    said = settings(write_corpus(tmp_path, "image"), "image", steps=4, **SMALL)
+    said["data"]["picture_stretched"] = True
+    with pytest.raises(UserError, match=r"picture_stretched=true needs data\.picture_size"):
+        job.train(tmp_path / "run", said, view="quiet")
 
 
 def test_grey_and_colour_mix(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ class CorpusConfig(Config):
     answer: Answer = "text"  # for the task `text`: what the targets are, which decides the metrics
     picture_size: PictureSide | None = None  # as data.picture_size, for this corpus
     picture_channels: PictureChannels | None = None  # as data.picture_channels, for this corpus
+    picture_stretched: bool | None = None  # as data.picture_stretched, for this corpus
     # of this corpus alone, in place of [data.validation] and [data.test]; every corpus has one, or none
     validation: OwnFilesConfig | None = None
     test: OwnFilesConfig | None = None
@@ -166,10 +167,11 @@ class DataConfig(Config):
     # image: pictures are scaled so that their longer side has so many pixels; None: all have one size
     picture_size: PictureSide | None = None
     picture_channels: PictureChannels | None = None  # image: read as grey (1) or colour (3); None: as stored
+    picture_stretched: bool | None = None  # with picture_size: both sides get that length, without borders
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("picture_size", "picture_channels"):
+        for name in ("picture_size", "picture_channels", "picture_stretched"):
             if getattr(self, name) is not None:
                 self._set_of_every_corpus(name, getattr(self, name))
         for name in ("validation", "test"):

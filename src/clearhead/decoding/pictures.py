@@ -16,6 +16,7 @@ from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.data.encodings.pictures import scaled
 from clearhead.data.pictures import (
+    Form,
     as_text,
     in_words,
     pixels_of,
@@ -30,17 +31,19 @@ from clearhead.models.config import ImageConfig
 
 def picture_text(bundle: Bundle, path: str | Path) -> str:
     """A picture file as a bundle's model reads it, in the form of a row's source."""
-    found = as_text(read_picture(path, bundle.config.image.channels, picture_size(bundle)))
+    found = as_text(read_picture(path, picture_form(bundle)))
     picture_tensor(bundle, found, f"'{path}'")
     return found
 
 
-def picture_size(bundle: Bundle) -> int | None:
-    """The size that pictures of any size were scaled to in training; None if they already had one size."""
-    recipe = bundle.metadata.get("recipe")
+def picture_form(bundle: Bundle) -> Form:
+    """How pictures were read in training; the size is None if all of them had the same."""
+    recipe = bundle.metadata.get("recipe", bundle.metadata)  # an import has only the settings of pictures
     data = recipe.get("data") if isinstance(recipe, Mapping) else None
-    size = data.get("picture_size") if isinstance(data, Mapping) else None
-    return size if isinstance(size, int) and 1 < size <= 4096 else None
+    noted = data if isinstance(data, Mapping) else {}
+    size = noted.get("picture_size")
+    size = size if isinstance(size, int) and 1 < size <= 4096 else None
+    return Form(bundle.config.image.channels, size, noted.get("picture_stretched") is True)
 
 
 def picture_tensor(bundle: Bundle, text: str, name: str = "This") -> Tensor:

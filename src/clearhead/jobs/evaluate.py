@@ -19,7 +19,7 @@ from clearhead.data.read import check_corpus, files_of, name_of, read_rows
 from clearhead.data.survey import number_of
 from clearhead.decoding.labels import reads_two
 from clearhead.decoding.number_formats import FORMATS
-from clearhead.decoding.pictures import picture_size, picture_tensor
+from clearhead.decoding.pictures import picture_form, picture_tensor
 from clearhead.evaluation.bootstrap import Bootstrap
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, Rows, compare
 from clearhead.evaluation.formats import measure_formats
@@ -93,8 +93,12 @@ def _meant(bundle: Bundle, corpus: CorpusConfig, task: Task) -> CorpusConfig:
     Pictures are scaled as in training, and as grey or coloured as the model reads them.
     """
     if task.columns.pictures and bundle.config.family == "vision":
-        size, channels = corpus.picture_size or picture_size(bundle), bundle.config.image.channels
-        corpus = corpus.replace(picture_size=size, picture_channels=channels)
+        form = picture_form(bundle)
+        corpus = corpus.replace(
+            picture_channels=form.channels,
+            picture_size=corpus.picture_size or form.size,
+            picture_stretched=corpus.picture_stretched or form.stretched,
+        )
     if not corpus.prefix or not task.columns.mixed:
         return corpus
     known = answers_of(bundle)

@@ -20,7 +20,8 @@ from clearhead.data.columns import Row
 from clearhead.data.config import DataConfig, FilterConfig
 from clearhead.data.encoding import Answers, Dropped, Encoder, Encoding, Tokenizers, tokenise
 from clearhead.data.findings import Survey
-from clearhead.data.pictures import channels_of, in_words, shape_of
+from clearhead.data.picture_corpora import channels_of
+from clearhead.data.pictures import in_words, shape_of
 from clearhead.data.read import ends_documents, name_of, read_rows
 from clearhead.data.split import TEST, TRAIN, VALIDATION, rows_with_fate
 from clearhead.data.store import MANIFEST, Store

@@ -48,7 +48,7 @@ def check_settings(said: Table, base: Base | None = None) -> TrainConfig:
     pick_dtype(early.compute.dtype, device)
     task = task_named(early.task)
     data = DataConfig.from_dict(table_in(merged(as_table(task.defaults), said), "data"), "data")
-    for name in ("picture_size", "picture_channels"):
+    for name in ("picture_size", "picture_channels", "picture_stretched"):
         if getattr(data, name) is not None and not task.columns.pictures:
             raise UserError(f"data.{name} only applies to the task 'image': leave it out.")
     head = task.family(family_of(said, base)).head
@@ -223,6 +223,10 @@ def check_labels(config: TrainConfig, found: Survey) -> None:
 def check_pictures(config: TrainConfig, facts: Facts) -> None:
     """Refuse a model for pictures of another shape than the corpus's."""
     image, known = config.model.image, facts.picture
+    if config.data.picture_stretched and config.data.picture_size is None:
+        raise UserError(
+            "data.picture_stretched=true needs data.picture_size: set that to a number of pixels."
+        )
     if known is not None and (image.size, image.channels) != (known.side, known.channels):
         raise UserError(
             f"The model would read pictures of {image.size} × {image.size} with {image.channels} channels, "

@@ -27,6 +27,7 @@ from clearhead.bundle.weights import tensors_of
 from clearhead.data.columns import Row
 from clearhead.data.encoding import Encoding, Tokenizers
 from clearhead.data.read import read_rows
+from clearhead.decoding.pictures import picture_form
 from clearhead.jobs.prepare import as_lines, from_lines
 from clearhead.jobs.recipe import Table, table_in
 from clearhead.models.build import build
@@ -112,9 +113,11 @@ class Base:
         """Data settings that follow from it: texts fit its positions, pictures its size and colours."""
         config, known = self.bundle.config, {one.name: one.value for one in self.task.defaults}
         if config.family == "vision":
+            form, why = picture_form(self.bundle), "as the base reads pictures"
             return [
-                Choice("data.picture_size", config.image.size, "the pictures that the base reads"),
-                Choice("data.picture_channels", config.image.channels, "the same"),
+                Choice("data.picture_size", config.image.size, why),
+                Choice("data.picture_channels", config.image.channels, why),
+                Choice("data.picture_stretched", form.stretched, why),
             ]
         most = config.text_limit
         if most is None or self.task.columns.is_stream:
@@ -248,8 +251,7 @@ def _old_rows(base: Base, config: TrainConfig) -> list[Row]:
     given, columns = config.start.old_domain, base.task.columns
     if given is not None:
         if columns.pictures:
-            size, channels = base.bundle.config.image.size, base.bundle.config.image.channels
-            given = given.replace(picture_size=size, picture_channels=channels)
+            given = given.replace(**{one.name.removeprefix("data."): one.value for one in base.defaults()})
         rows = list(read_rows(given, columns))
     elif base.bundle.metadata.get("task") == base.task.name and is_bundle(base.folder):
         file = RunFolder(base.folder).data / "validation.jsonl"
