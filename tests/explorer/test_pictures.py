@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fastapi.testclient import TestClient
 from PIL import Image
 
 from clearhead.base.errors import UserError
@@ -27,6 +28,7 @@ from clearhead.explorer.inside import inside
 from clearhead.explorer.patches import overlay, seen_by_the_head
 from clearhead.explorer.picture_report import note_weights
 from clearhead.explorer.report import explain
+from clearhead.explorer.server.app import make_app
 from clearhead.explorer.session import Session
 from clearhead.explorer.verdict import verdict
 from clearhead.explorer.words import texts, unpacked
@@ -87,7 +89,7 @@ def test_the_page_has_the_weights_of_the_model(class_token: bool) -> None:
 def test_a_drawing_is_the_picture_under_its_weights() -> None:
     weights = torch.zeros(4, 4)
     weights[1, 2] = 0.5
-    drawn = overlay(TEXT, weights).astype(float)
+    drawn = overlay(TEXT, weights, 8).astype(float)
     cell = len(drawn) // 8
     pixels = PIXELS[0].repeat(cell, 0).repeat(cell, 1)[..., None].astype(float)
     dark, light = (np.array(colour) for colour in ((68, 1, 84), (253, 231, 37)))
@@ -125,6 +127,18 @@ def test_views_of_a_picture() -> None:
     for ask in refused:
         with pytest.raises(UserError, match=r"pictures?|patches|no target"):
             ask()
+
+
+def test_the_server_takes_pictures_longer_than_texts(tmp_path: Path) -> None:
+    sizes = {"image__size": 64, "image__patch": 16, "image__channels": 3}
+    model = build("tiny", family="vision", head__kind="classify", head__classes=3, **sizes).eval()
+    session = Session(Bundle(model, None, {"task": "image", "labels": ["a", "b", "c"]}), "tiny")
+    text = as_text(np.zeros((3, 64, 64), np.uint8))
+    with TestClient(make_app({"tiny": session}, tmp_path), base_url="http://127.0.0.1:8765") as client:
+        assert client.post("/api/attention", json={"text": text}).status_code == 200
+        refused = client.post("/api/attention", json={"text": "a" * 20_001})
+        assert refused.status_code == 422
+        assert "at most 20000 characters" in refused.json()["error"]
 
 
 def test_explain_writes_a_page_and_each_drawing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,24 +17,32 @@ from PIL import Image
 
 import clearhead
 from clearhead.base.errors import UserError
+from clearhead.bundle import Bundle, save
 from clearhead.cli.main import app
 from clearhead.data.columns import Row
-from clearhead.data.config import AugmentationConfig, CorpusConfig
+from clearhead.data.config import AugmentationConfig, CorpusConfig, DataConfig
 from clearhead.data.encodings.pictures import augmented
+from clearhead.data.picture_corpora import read_pictures
 from clearhead.data.pictures import (
+    Form,
     as_text,
     patch_for,
     pixels_of,
     read_picture,
-    read_pictures,
     side_for,
     squared,
 )
 from clearhead.data.plan import Draw
-from clearhead.decoding.pictures import picture_text
+from clearhead.data.survey import survey
+from clearhead.decoding import classify
+from clearhead.decoding.pictures import picture_tensor, picture_text
 from clearhead.explorer.session import Session
 from clearhead.explorer.verdict import verdict
 from clearhead.jobs import train as job
+from clearhead.jobs.evaluate import measure
+from clearhead.jobs.recipe import merged
+from clearhead.models import build
+from clearhead.tasks.image import IMAGE
 from clearhead.training.loop import Trainer
 
 from .making import settings, write_corpus
@@ -84,13 +93,13 @@ def test_files_are_read_as_a_viewer_shows_them(tmp_path: Path) -> None:
     wide = np.linspace(0, 65535, 48).reshape(6, 8).astype(np.uint16)
     Image.fromarray(wide).save(tmp_path / "16.png")
     assert np.array_equal(read_picture(tmp_path / "16.png"), np.rint(wide / 257).astype(np.uint8)[None])
-    assert np.array_equal(read_picture(tmp_path / "16.png", 3)[1], read_picture(tmp_path / "16.png")[0])
+    assert np.array_equal(read_picture(tmp_path / "16.png", Form(3))[1], read_picture(tmp_path / "16.png")[0])
     shape = np.zeros((4, 4, 4), np.uint8)
     shape[1:3, 1:3, 3] = 255  # black in the middle, transparent around it
     Image.fromarray(shape).save(tmp_path / "icon.png")
     Image.fromarray(shape).convert("LA").save(tmp_path / "grey.png")
     for name, channels in (("icon.png", 1), ("icon.png", None), ("grey.png", None)):
-        found = read_picture(tmp_path / name, channels)
+        found = read_picture(tmp_path / name, Form(channels))
         assert len(found) == (3 if (name, channels) == ("icon.png", None) else 1)
         assert np.array_equal(found[0], np.where(shape[..., 3] > 0, 0, 255))
     turned, how = Image.fromarray(some_pixels()[0, 0]), Image.Exif()
@@ -154,8 +163,8 @@ def test_idx_files_plain_gzipped_and_in_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [(5, 9), (29, 28), (28, 28), (1, 1), (97, 31)])
 def test_a_picture_lies_whole_in_its_square(size: tuple[int, int]) -> None:
     picture = np.random.default_rng(0).integers(1, 256, (3, *size), np.uint8)
-    found = squared(picture)
-    side = side_for(*size)
+    side = side_for(*size, patch_for(*size))
+    found = squared(picture, side)
     assert found.shape == (3, side, side)
     assert side % patch_for(*size) == 0
     assert found.sum(dtype=np.int64) == picture.sum(dtype=np.int64)
@@ -239,8 +248,6 @@ def test_from_pictures_to_a_bundle_that_names_them(
     assert '"accuracy"' in _said(capsys, "evaluate", tmp_path / "run", "--file", file, "--json")
     _said(capsys, "evaluate", tmp_path / "run", "--file", file, "--out", tmp_path / "judged")
     assert "words" not in (tmp_path / "judged" / "report.md").read_text(encoding="utf-8")
-    with pytest.raises(UserError, match="of the family 'vision', which cannot be fine-tuned"):
-        job.train(tmp_path / "again", {**said, "start": {"base": str(tmp_path / "run")}}, view="quiet")
     assert "vision" in _said(capsys, "inspect", tmp_path / "run")
     (tmp_path / "model.json").write_text(json.dumps(bundle.config.to_dict()))
     assert "images" in _said(capsys, "plan", "--config", tmp_path / "model.json")
@@ -252,6 +259,86 @@ def test_from_pictures_to_a_bundle_that_names_them(
     del bundle.metadata["recipe"]["data"]["picture_size"]  # trained on pictures of one size
     with pytest.raises(UserError, match="40 × 40"):
         picture_text(bundle, tmp_path / "large.png")
+
+
+def test_fine_tuning_scales_and_converts_to_what_the_base_reads(tmp_path: Path) -> None:
+    base = job.train(
+        tmp_path / "base", settings(write_corpus(tmp_path, "image"), "image", steps=4, **SMALL), view="quiet"
+    )
+    colours, greys = some_pixels(24, 12, 3), some_pixels(24, 10)
+    folder = as_folder(tmp_path / "colours", colours, ["a", "b", "c"] * 8)
+    old = as_folder(tmp_path / "old", greys[:, :, :5], ["left", "none"] * 12)
+    start = {"base": str(tmp_path / "base"), "old_domain": {"file": str(old)}}
+    said = {"task": "image", "data": {"train": [{"file": str(folder)}]}, "start": start, "steps": 4}
+    tuned = job.train(tmp_path / "tuned", said, view="quiet")
+    assert not tuned.failed
+    assert tuned.bundle.config.image == base.bundle.config.image
+    assert tuned.bundle.metadata["labels"] == ["a", "b", "c"]
+    [(name, _)] = classify(tuned.bundle, [str(folder / "a" / "000.png")])
+    assert name in tuned.bundle.metadata["labels"]
+    with pytest.raises(UserError, match=r"would read pictures of 8 × 8 .* given are 4 × 4"):
+        job.train(tmp_path / "no", merged(said, {"data": {"picture_size": 4}}), view="quiet")
+    assert not (tmp_path / "no").exists()
+    foreign = build("tiny", family="vision", image__size=20, image__patch=5, head__kind="classify").eval()
+    save(Bundle(foreign, None, {"task": "image"}), tmp_path / "foreign")  # without a tokenizer, as imported
+    begun = merged(said, {"start": {"base": str(tmp_path / "foreign"), "old_domain": None}})
+    assert job.train(tmp_path / "own", begun, view="quiet").bundle.config.image.size == 20
+
+
+def test_few_pictures_are_in_memory_at_a_time(tmp_path: Path) -> None:
+    np.savez(tmp_path / "all.npz", images=some_pixels(96, 160, 3), labels=["a", "b"] * 48)
+    tracemalloc.start()
+    try:
+        survey(DataConfig(train=(CorpusConfig(file=str(tmp_path / "all.npz")),)), IMAGE.columns)
+        assert tracemalloc.get_traced_memory()[1] < 3 * 96 * 160 * 160 * 3  # bytes; handled as texts: 40
+    finally:
+        tracemalloc.stop()
+
+
+def test_stretched_pictures_fill_their_square(tmp_path: Path) -> None:
+    large = np.zeros((30, 60, 3), np.uint8)
+    large[:, :30] = 200
+    Image.fromarray(large).save(tmp_path / "wide.jpg", quality=95)
+    padded, stretched = (read_picture(tmp_path / "wide.jpg", Form(1, 6, one)) for one in (False, True))
+    assert stretched.shape == padded.shape == (1, 6, 6)
+    assert (padded[0, 0] == 0).all()
+    assert (stretched[0, :, 0] > 190).all()
+    assert (stretched[0, :, -1] < 10).all()
+    said = settings(write_corpus(tmp_path, "image"), "image", steps=4, **SMALL)
+    said["data"]["picture_stretched"] = True
+    with pytest.raises(UserError, match=r"picture_stretched=true needs data\.picture_size"):
+        job.train(tmp_path / "run", said, view="quiet")
+
+
+def test_grey_and_colour_mix(tmp_path: Path) -> None:
+    """A held-out set, a test set, or a picture in other colours than the training set is converted."""
+    names = ["a", "b"] * 12
+    grey = as_folder(tmp_path / "grey", some_pixels(24), names)
+    colours = as_folder(tmp_path / "colours", some_pixels(24, channels=3), names)
+    for one, other, channels in ((grey, colours, 3), (colours, grey, 3)):
+        said = settings(one, "image", steps=4, **SMALL)
+        said["data"]["validation"] = {"file": str(other)}
+        bundle = job.train(tmp_path / f"run-{one.name}", said, view="quiet").bundle
+        assert bundle.config.image.channels == channels
+        for test in (grey, colours):
+            found = measure([tmp_path / f"run-{one.name}"], CorpusConfig(file=str(test)), device="cpu")
+            assert len(found.first.examples) == 24
+    [row, *_] = rows_of(file=str(colours), picture_channels=1)
+    np.savez(tmp_path / "all.npz", images=some_pixels(24, channels=3), labels=names)
+    assert row == rows_of(file=str(tmp_path / "all.npz"), picture_channels=1)[0]
+
+
+@pytest.mark.parametrize(("side", "patch", "whole"), [(32, 8, 32), (20, 10, 20), (20, 6, 24)])
+def test_patches_of_any_side(side: int, patch: int, whole: int, tmp_path: Path) -> None:
+    """The picture's square follows from the patches that were asked for."""
+    folder = as_folder(tmp_path / "all", some_pixels(24, side), ["a", "b"] * 12)
+    said = settings(folder, "image", steps=4, **SMALL)
+    said["model"] = {**said["model"], "image": {"patch": patch}}
+    bundle = job.train(tmp_path / "run", said, view="quiet").bundle
+    assert (bundle.config.image.size, bundle.config.image.patch) == (whole, patch)
+    text = picture_text(bundle, folder / "a" / "000.png")
+    assert picture_tensor(bundle, text).shape == (1, whole, whole)
+    assert len(Session(bundle, "run", tmp_path / "run").examples) > 0
 
 
 def _said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

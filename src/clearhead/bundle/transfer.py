@@ -23,6 +23,7 @@ FAMILIES = {
     "encoder-decoder": ("encoder", "encoder-decoder"),
     "decoder": ("decoder",),
     "recurrent": ("recurrent",),
+    "vision": ("vision",),
 }
 
 

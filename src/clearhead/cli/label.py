@@ -71,11 +71,9 @@ def label(
 def _label_pictures(model: Bundle, paths: list[str] | None, as_json: bool) -> None:
     """The class of each picture; arguments name picture files instead of texts."""
     from clearhead.decoding.labels import class_probabilities  # here, as above
-    from clearhead.decoding.pictures import picture_text
 
     for some in chunks(paths):
-        each = class_probabilities(model, [picture_text(model, path) for path in some])
-        for path, shares in zip(some, each, strict=True):
+        for path, shares in zip(some, class_probabilities(model, some), strict=True):
             best = _best(shares)
             found = {"picture": path, "label": best, "probabilities": shares}
             line = f"{best}\t{shares[best]:.4f}\t{path}"

@@ -14,6 +14,7 @@ from clearhead.base.errors import UserError
 
 Answer = Literal["text", "summary", "class", "number"]
 PictureSide = Annotated[int, Bounds(2, 4096)]
+PictureChannels = Literal[1, 3]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,8 @@ class CorpusConfig(Config):
     prefix: str = ""  # added before every source, to say which of several tasks is meant
     answer: Answer = "text"  # for the task `text`: what the targets are, which decides the metrics
     picture_size: PictureSide | None = None  # as data.picture_size, for this corpus
+    picture_channels: PictureChannels | None = None  # as data.picture_channels, for this corpus
+    picture_stretched: bool | None = None  # as data.picture_stretched, for this corpus
     # of this corpus alone, in place of [data.validation] and [data.test]; every corpus has one, or none
     validation: OwnFilesConfig | None = None
     test: OwnFilesConfig | None = None
@@ -163,11 +166,14 @@ class DataConfig(Config):
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     # image: pictures are scaled so that their longer side has so many pixels; None: all have one size
     picture_size: PictureSide | None = None
+    picture_channels: PictureChannels | None = None  # image: read as grey (1) or colour (3); None: as stored
+    picture_stretched: bool | None = None  # with picture_size: both sides get that length, without borders
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.picture_size is not None:
-            self._scale_every_corpus(self.picture_size)
+        for name in ("picture_size", "picture_channels", "picture_stretched"):
+            if getattr(self, name) is not None:
+                self._set_of_every_corpus(name, getattr(self, name))
         for name in ("validation", "test"):
             own = [getattr(corpus, name) is not None for corpus in self.train]
             if any(own) and (not all(own) or getattr(self, name) is not None):
@@ -181,14 +187,14 @@ class DataConfig(Config):
                 "leave one of them out."
             )
 
-    def _scale_every_corpus(self, size: int) -> None:
-        def scaled(corpus: CorpusConfig | None) -> CorpusConfig | None:
-            own = corpus is None or corpus.picture_size is not None
-            return corpus if own or corpus is None else corpus.replace(picture_size=size)
+    def _set_of_every_corpus(self, setting: str, value: int) -> None:
+        def changed(corpus: CorpusConfig | None) -> CorpusConfig | None:
+            own = corpus is None or getattr(corpus, setting) is not None
+            return corpus if own or corpus is None else corpus.replace(**{setting: value})
 
-        object.__setattr__(self, "train", tuple(map(scaled, self.train)))
+        object.__setattr__(self, "train", tuple(map(changed, self.train)))
         for name in ("validation", "test"):
-            object.__setattr__(self, name, scaled(getattr(self, name)))
+            object.__setattr__(self, name, changed(getattr(self, name)))
 
     def held_out(self, name: Literal["validation", "test"]) -> tuple[CorpusConfig, ...]:
         """The files given for validation or test: one corpus for all, or one for each; none: a split."""

@@ -25,6 +25,7 @@ from clearhead.data.config import FilterConfig
 from clearhead.data.findings import Numbers
 from clearhead.data.memo import WordMemo
 from clearhead.data.packing import Packing
+from clearhead.data.pictures import AT_ONCE
 from clearhead.data.plan import BatchConfig, Draw
 from clearhead.data.ragged import Integers, Ragged
 from clearhead.data.shapes import Buckets
@@ -275,7 +276,7 @@ def tokenise(
     Without a filter, only empty rows are left out.
     """
     with progress(title, total, "examples") as bar:
-        for chunk in _chunks(rows):
+        for chunk in _chunks(rows, AT_ONCE if encode.encoding.columns.pictures else CHUNK):
             columns = encode(chunk)
             if len(columns["target"].lengths):
                 writer.add(**columns)
@@ -308,9 +309,9 @@ def stand_in(tokenizer: Tokenizer) -> int:
     return tokenizer.unknown if tokenizer.unknown is not None else special(tokenizer, "stop")
 
 
-def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
+def _chunks(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
     stream = iter(rows)
-    while chunk := list(islice(stream, CHUNK)):
+    while chunk := list(islice(stream, size)):
         yield chunk
 
 

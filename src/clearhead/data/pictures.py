@@ -1,43 +1,42 @@
-"""Pictures as rows: from a folder for each class, IDX files or an .npz file to pixels, and back.
+"""Pictures: read from a file, converted to one size and colours, and written as the source of a row.
 
 A row's source is the picture itself, written as its size and its bytes in hexadecimal, so all code that reads
-rows of text (the survey, the split, held-out files) can read pictures as well. Every pass over the same files
-gives the same rows in the same order. Knows nothing about models.
+rows of text (the survey, the split, held-out files) can read pictures as well. Knows nothing about models.
 
 Shapes: C channels (1: grey, 3: colour), H rows and W columns of pixels.
 """
 
 from __future__ import annotations
 
-import gzip
-import io
-import math
 import warnings
-import zipfile
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clearhead.base.errors import UserError
-from clearhead.data.columns import Row, asked
-from clearhead.data.config import CorpusConfig
-from clearhead.data.lines import is_hidden
 
 Pixels = NDArray[np.uint8]  # (C, H, W)
-
-ENDINGS = (".png", ".jpg", ".jpeg")
 _MARK = "picture"
 _PATCHES = 7  # per side, about: 49 tokens are cheap to read, and still show where a stroke ends
-_LARGEST = 4096  # pixels of a side …
+AT_ONCE = 16  # pictures whose texts are in memory together
+LARGEST = 4096  # pixels of a side …
 _LARGEST_SCALED = 16384  # … and of one that is scaled down
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L")  # Pillow's names of modes without colour
-_IDX = {8: np.dtype(np.uint8)}  # the only number type of pictures and classes
-_NAMES = ("images", "x_train", "x", "data", "pixels"), ("labels", "y_train", "y", "target", "classes")
+
+
+class Form(NamedTuple):
+    """What pictures are converted to; None: as stored."""
+
+    channels: int | None = None  # 1: grey, 3: colour
+    size: int | None = None  # pixels of the longer side, and of the square around it …
+    stretched: bool = False  # … or of both sides
+
+
+AS_STORED = Form()
 
 
 def as_text(pixels: Pixels) -> str:
@@ -86,20 +85,18 @@ def patch_for(height: int, width: int) -> int:
     return whole[0] if whole else max(round(side / _PATCHES), 1)
 
 
-def side_for(height: int, width: int) -> int:
+def side_for(height: int, width: int, patch: int) -> int:
     """The side of the smallest square of whole patches that holds a picture in its centre.
 
-    >>> side_for(28, 28), side_for(32, 32), side_for(30, 20)
-    (28, 32, 30)
+    >>> side_for(28, 28, 4), side_for(100, 100, 10), side_for(30, 20, 7)
+    (28, 100, 35)
     """
-    patch = patch_for(height, width)
     return -(-max(height, width) // patch) * patch
 
 
-def squared(pixels: Pixels) -> Pixels:
-    """A picture centred in its square, padded with 0."""
+def squared(pixels: Pixels, side: int) -> Pixels:
+    """A picture centred in a square of this side, padded with 0."""
     _, height, width = pixels.shape
-    side = side_for(height, width)
     if (height, width) == (side, side):
         return pixels
     found = np.zeros((len(pixels), side, side), np.uint8)
@@ -108,41 +105,52 @@ def squared(pixels: Pixels) -> Pixels:
     return found
 
 
-def read_picture(path: str | Path, channels: int | None = None, size: int | None = None) -> Pixels:
-    """A PNG or JPEG file, upright and on white, scaled to a size.
-
-    `channels`: as grey (1) or in colour (3), None: as stored.
-    """
+def read_picture(path: str | Path, form: Form = AS_STORED) -> Pixels:
+    """A PNG or JPEG file, upright and on white, in a form."""
     from PIL import ImageOps  # imported here, so text tasks do not wait for it
 
-    with _opened(path, _LARGEST if size is None else _LARGEST_SCALED) as image:
-        grey = image.mode in _GREY if channels is None else channels == 1
+    with opened(path, LARGEST if form.size is None else _LARGEST_SCALED) as image:
+        grey = is_grey(image) if form.channels is None else form.channels == 1
+        if form.size is not None:  # a large JPEG is read at a smaller scale, at least twice what is needed
+            longer = max(image.size)
+            image.draft(None, tuple(max(1, 2 * side * form.size // longer) for side in image.size))
         found = np.asarray(_plain(ImageOps.exif_transpose(image)).convert("L" if grey else "RGB"), np.uint8)
-    return fitted(np.ascontiguousarray(found[None] if found.ndim == 2 else found.transpose(2, 0, 1)), size)
+    return fitted(np.ascontiguousarray(found[None] if found.ndim == 2 else found.transpose(2, 0, 1)), form)
 
 
-def fitted(pixels: Pixels, size: int | None) -> Pixels:
+def fitted(pixels: Pixels, form: Form) -> Pixels:
     """A picture scaled so that its longer side has `size` pixels, centred in a square of that side.
 
-    None leaves it as it is. All channels are averaged over the area that becomes one pixel, so fine patterns
-    do not alias.
+    A stretched one fills the square; without a size it stays as it is. All channels are averaged over the
+    area that becomes one pixel, so fine patterns do not alias.
 
-    >>> fitted(np.full((1, 4, 8), 9, np.uint8), 4)[0].tolist()
+    >>> wide = np.full((1, 4, 8), 9, np.uint8)
+    >>> fitted(wide, Form(size=4))[0].tolist()
     [[0, 0, 0, 0], [9, 9, 9, 9], [9, 9, 9, 9], [0, 0, 0, 0]]
+    >>> fitted(wide, Form(size=2, stretched=True))[0].tolist()
+    [[9, 9], [9, 9]]
     """
     from PIL import Image
 
+    size = form.size
     if size is None or pixels.shape[1:] == (size, size):
         return pixels
     _, height, width = pixels.shape
     longer = max(height, width)
-    rows, columns = (max(1, round(side * size / longer)) for side in (height, width))
+    rows, columns = (
+        size if form.stretched else max(1, round(side * size / longer)) for side in (height, width)
+    )
     found = np.zeros((len(pixels), size, size), np.uint8)
     top, left = (size - rows) // 2, (size - columns) // 2
     for channel, whole in zip(found, pixels, strict=True):
         scaled = Image.fromarray(whole).resize((columns, rows), Image.Resampling.BILINEAR)
         channel[top : top + rows, left : left + columns] = np.asarray(scaled)
     return found
+
+
+def is_grey(image: Any) -> bool:
+    """Whether an opened file is stored without colour."""
+    return image.mode in _GREY
 
 
 def _plain(image: Any) -> Any:
@@ -158,7 +166,7 @@ def _plain(image: Any) -> Any:
 
 
 @contextmanager
-def _opened(path: str | Path, largest: int = _LARGEST_SCALED) -> Iterator[Any]:
+def opened(path: str | Path, largest: int = _LARGEST_SCALED) -> Iterator[Any]:
     """A picture file; what the library raises about it becomes one sentence."""
     from PIL import Image, UnidentifiedImageError
 
@@ -184,176 +192,19 @@ def _opened(path: str | Path, largest: int = _LARGEST_SCALED) -> Iterator[Any]:
         raise UserError(f"The picture '{path}' is damaged: replace it.") from error
 
 
-def read_pictures(corpus: CorpusConfig) -> Iterator[Row]:
-    """The rows of a corpus of pictures: the picture, and the name of its class."""
-    if asked(corpus) or corpus.prefix or corpus.hub is not None:
-        raise UserError(
-            "Pictures come from folders, IDX or .npz files: leave columns, prefixes and --hub out."
-        )
-    size = corpus.picture_size
-    if corpus.file is None:
-        assert corpus.source is not None or corpus.target is not None
-        return _read_idx(corpus.source, corpus.target, size)
-    path = Path(corpus.file)
-    if path.is_dir():
-        pair = _idx_in(path)
-        return _read_idx(*pair, size) if pair is not None else _read_folder(path, size)
-    if path.suffix.lower() == ".npz":
-        return _read_npz(path, size)
-    if not path.exists():
-        raise UserError(f"There is no file or folder '{path}': check the path.")
-    raise UserError(
-        f"'{path}' is neither a folder of pictures nor an .npz file: give a folder with one folder for each "
-        "class, or IDX files with --source (pictures) and --target (classes)."
-    )
+def coloured(pixels: Pixels, channels: int | None) -> Pixels:
+    """A picture with this many channels, converted as `read_picture` converts files; None: as it is.
 
-
-def _read_folder(folder: Path, size: int | None) -> Iterator[Row]:
-    """One folder for each class, sorted by name, as are the files in them."""
-    classes = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
-    if not classes:
-        raise UserError(
-            f"'{folder}' contains no folders: put the pictures of each class into a folder of their own."
-        )
-    files = [(one, path) for one in classes for path in _pictures_in(one)]
-    channels = 1 if all(_is_grey(path) for _, path in files) else 3
-    shape: tuple[int, ...] = ()
-    for number, (one, path) in enumerate(files, start=1):
-        pixels = read_picture(path, channels, size)
-        shape = shape or pixels.shape
-        if pixels.shape != shape:
-            sizes = [f"{width} × {height}" for _, height, width in (pixels.shape, shape)]
-            raise UserError(
-                f"'{path}' is {sizes[0]} pixels and '{files[0][1]}' is {sizes[1]}: scale all pictures to "
-                "one size, or let --set data.picture_size=64 do it."
-            )
-        yield Row(as_text(pixels), one.name, number)
-
-
-def _pictures_in(folder: Path) -> list[Path]:
-    """The pictures of a class, without hidden files and folders."""
-    found = [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.suffix.lower() in ENDINGS and path.is_file() and not is_hidden(path, folder)
-    ]
-    if not found:
-        raise UserError(
-            f"The folder '{folder}' contains no PNG or JPEG file: convert the pictures of this class, or "
-            "remove the folder."
-        )
-    return found
-
-
-def _is_grey(path: Path) -> bool:
-    with _opened(path) as image:
-        return image.mode in _GREY
-
-
-def _idx_in(folder: Path) -> tuple[str, str] | None:
-    """The two files of a training set in a folder, named as in the MNIST distribution."""
-    found = []
-    for stem in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
-        there = [folder / name for name in (stem, f"{stem}.gz") if (folder / name).is_file()]
-        if not there:
-            return None
-        found.append(str(there[0]))
-    return found[0], found[1]
-
-
-def _read_idx(source: str | None, target: str | None, size: int | None) -> Iterator[Row]:
-    if source is None or target is None:
-        raise UserError(
-            "IDX files come in pairs: --source with the pictures, and --target with their classes."
-        )
-    pictures, classes = _idx(source), _idx(target)
-    return _rows(pictures, classes.reshape(-1).tolist(), f"'{source}'", f"'{target}'", size)
-
-
-def _idx(path: str) -> NDArray[Any]:
-    """The array in an IDX file, plain or gzipped."""
-    try:
-        plain = Path(path).read_bytes()
-        plain = gzip.decompress(plain) if plain[:2] == b"\x1f\x8b" else plain
-    except FileNotFoundError:
-        raise UserError(f"There is no file '{path}': check the path.") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"'{path}' is damaged or cannot be read: download it again.") from error
-    kind, dimensions = (plain[2], plain[3]) if len(plain) > 4 and plain[:2] == b"\0\0" else (0, 0)
-    if kind not in _IDX or not 1 <= dimensions <= 4:
-        raise UserError(
-            f"'{path}' is not an IDX file of bytes: give one, a folder of pictures, or an .npz file."
-        )
-    start = 4 + 4 * dimensions
-    shape = np.frombuffer(plain[4:start], ">u4").astype(np.int64) if len(plain) >= start else np.zeros(1)
-    if len(shape) != dimensions or len(plain) - start != math.prod(shape.tolist()):
-        raise UserError(f"'{path}' does not have the length its header states: download it again.")
-    return np.frombuffer(plain, _IDX[kind], offset=start).reshape(shape)
-
-
-def _read_npz(path: Path, size: int | None) -> Iterator[Row]:
-    try:
-        file = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
-        arrays = {name: file[name] for name in getattr(file, "files", ())}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"'{path}' is damaged, or not an .npz file of plain arrays.") from error
-    known = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
-    found = [next((known[name] for name in names if name in known), None) for names in _NAMES]
-    pictures, classes = found
-    if pictures is None or classes is None:
-        raise UserError(
-            f"'{path}' has the arrays {', '.join(known) or 'none'}: name the pictures 'images' and their "
-            "classes 'labels'."
-        )
-    return _rows(_bytes(pictures, path), classes.reshape(-1).tolist(), f"'{path}'", "the same file", size)
-
-
-def _bytes(pictures: NDArray[Any], path: Path) -> Pixels:
-    """Pixels from 0 to 255; those from 0 to 1 are scaled."""
-    if pictures.size == 0:
-        return pictures.astype(np.uint8)
-    if pictures.dtype.kind in "biuf":
-        whole = pictures * 255.0 if pictures.max() <= 1 else pictures
-        if np.isfinite(whole).all() and whole.min() >= 0 and whole.max() <= 255:
-            return np.rint(whole).astype(np.uint8)
-    raise UserError(f"The pixels in '{path}' are not from 0 to 255, nor from 0 to 1: scale them.")
-
-
-def _class_name(value: Any, number: int, where: str) -> str:
-    """A class as text: 3 and 3.0 are the same.
-
-    >>> [_class_name(value, 1, "'x.npz'") for value in (3, 3.0, b"cat", "dog")]
-    ['3', '3', 'cat', 'dog']
+    >>> coloured(np.array([[[9]], [[200]], [[90]]], np.uint8), 1).tolist()
+    [[[130]]]
     """
-    if isinstance(value, bytes):
-        return value.decode("utf-8", errors="replace")
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise UserError(
-                f"Picture {number:,} in {where} has no class, but {value}: name it, or leave it out."
-            )
-        return str(int(value)) if value == int(value) else str(value)
-    return str(value)
+    from PIL import Image
 
-
-def _rows(
-    pictures: Pixels, classes: Sequence[Any], source: str, target: str, size: int | None
-) -> Iterator[Row]:
-    if pictures.ndim == 4 and pictures.shape[3] in (1, 3):  # channels come last
-        pictures = pictures.transpose(0, 3, 1, 2)
-    pictures = pictures[:, None] if pictures.ndim == 3 else pictures
-    if pictures.ndim != 4 or pictures.shape[1] not in (1, 3) or not 0 < max(pictures.shape[2:]) <= _LARGEST:
-        raise UserError(
-            f"The pictures in {source} have the shape {pictures.shape[1:]}: they must be height × width, "
-            "grey or with three colours."
-        )
-    if len(pictures) != len(classes):
-        raise UserError(
-            f"{source} has {len(pictures):,} pictures but {target} has {len(classes):,} classes: they "
-            "must have the same number."
-        )
-    for number, (pixels, name) in enumerate(zip(pictures, classes, strict=True), start=1):
-        yield Row(as_text(fitted(pixels, size)), _class_name(name, number, source), number)
+    if channels is None or channels == len(pixels):
+        return pixels
+    if channels == 3:
+        return pixels.repeat(3, axis=0)
+    return np.asarray(Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))).convert("L"))[None]
 
 
 def _parsed(text: str) -> Pixels | None:

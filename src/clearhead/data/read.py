@@ -17,7 +17,7 @@ from clearhead.data.config import CorpusConfig
 from clearhead.data.conll import read_conll
 from clearhead.data.lines import OnRead, check_file, megabytes, read_lines, without_gz
 from clearhead.data.music import MIDI, midi_files, read_music
-from clearhead.data.pictures import read_pictures
+from clearhead.data.picture_corpora import read_pictures
 from clearhead.data.records import check_hub, columns_in_words, read_hub, read_table
 from clearhead.data.tag_columns import columns_asked, side_by_side
 

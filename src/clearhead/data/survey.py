@@ -23,6 +23,7 @@ from clearhead.data.config import CorpusConfig, DataConfig, SplitConfig
 from clearhead.data.findings import Lengths, Numbers, Overlap, Part, Survey
 from clearhead.data.keys import Keys, hashes, member, plain_forms, repeated
 from clearhead.data.lines import OnRead
+from clearhead.data.pictures import AT_ONCE
 from clearhead.data.read import check_corpus, ends_documents, name_of, read_rows, size_of
 from clearhead.data.split import (
     DUPLICATE,
@@ -96,7 +97,7 @@ class _Table:
     def _read(self, corpus: CorpusConfig, on_read: OnRead) -> None:
         plain = is_plain(corpus, self.columns)
         rows = read_rows(corpus, self.columns, on_read)
-        while chunk := list(islice(rows, _CHUNK)):
+        while chunk := list(islice(rows, AT_ONCE if self.columns.pictures else _CHUNK)):
             self._add(chunk, plain, corpus.answer in ("text", "summary"))
             if self.columns.of(corpus).target == "number":
                 self._numbers.extend([number_of(row, corpus) for row in chunk])
@@ -118,7 +119,8 @@ class _Table:
             return
         self._pairs.frombytes(hashes(_together(sources, targets)))
         texts = targets if self.columns.is_stream else sources
-        self._keys.frombytes(hashes(plain_forms(texts)))
+        # a picture's text is its own plain form
+        self._keys.frombytes(hashes(texts if self.columns.pictures else plain_forms(texts)))
         if self.columns.has_texts:
             self._targets.frombytes(hashes(plain_forms(targets) if telling else _together(sources, targets)))
         if self.columns.is_stream:

@@ -18,9 +18,10 @@ from clearhead.base.errors import UserError
 from clearhead.base.exiting import in_compiled_work
 from clearhead.bundle.folder import Bundle, framings_of, is_imported, tokenizers_of
 from clearhead.data.encoding import encode_words
+from clearhead.data.pictures import is_picture
 from clearhead.data.tag_columns import MARK
 from clearhead.decoding.batches import at_work, by_length, padded, refuse_too_long
-from clearhead.decoding.pictures import picture_scores
+from clearhead.decoding.pictures import picture_scores, picture_text
 from clearhead.decoding.text_requests import heads_read, read_sources
 from clearhead.text.framing import Framed
 
@@ -34,7 +35,7 @@ def classify(
     batch_tokens: int = 4096,
     device: str | torch.device | None = None,
 ) -> list[tuple[str, float]]:
-    """The most probable class of each text (or pair of texts), and its probability."""
+    """The most probable class of each text, pair of texts, or picture file, and its probability."""
     return [
         (max(shares, key=lambda name: shares[name]), max(shares.values()))
         for shares in class_probabilities(bundle, texts, batch_tokens=batch_tokens, device=device)
@@ -49,10 +50,12 @@ def class_probabilities(
     batch_tokens: int = 4096,
     device: str | torch.device | None = None,
 ) -> list[dict[str, float]]:
-    """The probability of every class for each text, or for each pair of texts."""
+    """The probability of every class for each text, pair of texts, or picture file."""
     names = labels_of(bundle, "classify")
     if bundle.config.family == "vision":
-        each = picture_scores(bundle, [str(one) for one in texts], batch_tokens, device)
+        pictures = [str(one) for one in texts]
+        pictures = [one if is_picture(one) else picture_text(bundle, one) for one in pictures]
+        each = picture_scores(bundle, pictures, batch_tokens, device)
     else:
         each = scores_of(bundle, read_texts(bundle, texts), batch_tokens, device)
     return [dict(zip(names, scores.softmax(-1).tolist(), strict=True)) for scores in each]

@@ -15,35 +15,53 @@ from torch import Tensor
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.data.encodings.pictures import scaled
-from clearhead.data.pictures import as_text, in_words, pixels_of, read_picture, squared
+from clearhead.data.pictures import (
+    Form,
+    as_text,
+    in_words,
+    pixels_of,
+    read_picture,
+    shape_of,
+    side_for,
+    squared,
+)
 from clearhead.decoding.batches import at_work
+from clearhead.models.config import ImageConfig
 
 
 def picture_text(bundle: Bundle, path: str | Path) -> str:
     """A picture file as a bundle's model reads it, in the form of a row's source."""
-    found = as_text(read_picture(path, bundle.config.image.channels, picture_size(bundle)))
+    found = as_text(read_picture(path, picture_form(bundle)))
     picture_tensor(bundle, found, f"'{path}'")
     return found
 
 
-def picture_size(bundle: Bundle) -> int | None:
-    """The size that pictures of any size were scaled to in training; None if they already had one size."""
-    recipe = bundle.metadata.get("recipe")
+def picture_form(bundle: Bundle) -> Form:
+    """How pictures were read in training; the size is None if all of them had the same."""
+    recipe = bundle.metadata.get("recipe", bundle.metadata)  # an import has only the settings of pictures
     data = recipe.get("data") if isinstance(recipe, Mapping) else None
-    size = data.get("picture_size") if isinstance(data, Mapping) else None
-    return size if isinstance(size, int) and 1 < size <= 4096 else None
+    noted = data if isinstance(data, Mapping) else {}
+    size = noted.get("picture_size")
+    size = size if isinstance(size, int) and 1 < size <= 4096 else None
+    return Form(bundle.config.image.channels, size, noted.get("picture_stretched") is True)
 
 
 def picture_tensor(bundle: Bundle, text: str, name: str = "This") -> Tensor:
     """(C, S, S) from −1 to 1; raises an error, which names it, for a picture of another size."""
-    image, pixels = bundle.config.image, squared(pixels_of(text))
-    if pixels.shape != (image.channels, image.size, image.size):
+    image, pixels = bundle.config.image, pixels_of(text)
+    if not fits(image, text):
         kind = "grey" if image.channels == 1 else "colour"
         raise UserError(
             f"{name} is {in_words(text)}, but the model reads {kind} ones of {image.size} × {image.size}: "
             "convert it."
         )
-    return torch.from_numpy(scaled(pixels.astype(np.float32)))
+    return torch.from_numpy(scaled(squared(pixels, image.size).astype(np.float32)))
+
+
+def fits(image: ImageConfig, text: str) -> bool:
+    """Whether a picture has the size and the colours that a model reads."""
+    channels, height, width = shape_of(text)
+    return (channels, side_for(height, width, image.patch)) == (image.channels, image.size)
 
 
 def picture_batches(bundle: Bundle, texts: Sequence[str], tokens: int) -> Iterator[Tensor]:

@@ -60,7 +60,7 @@ def _picture(session: Session, text: str) -> Plain | None:
     if session.family != "vision":
         return None
     image = session.config.image
-    content = base64.b64encode(plain_png(text)).decode("ascii")
+    content = base64.b64encode(plain_png(text, image.size)).decode("ascii")
     return {
         "source": f"data:image/png;base64,{content}",
         "side": image.size // image.patch,

@@ -56,29 +56,29 @@ def on_patches(row: Tensor, config: ModelConfig) -> Tensor:
     return patches.reshape(*patches.shape[:-1], side, side)
 
 
-def plain_png(text: str) -> bytes:
-    """The picture itself, in its square, pixel by pixel."""
-    return _png(_colours(text))
+def plain_png(text: str, side: int) -> bytes:
+    """The picture itself, in its square of this side, pixel by pixel."""
+    return _png(_colours(text, side))
 
 
-def overlay_png(text: str, weights: Tensor) -> bytes:
+def overlay_png(text: str, weights: Tensor, side: int) -> bytes:
     """The picture under the colours of weights (G, G); the largest is the lightest."""
-    return _png(overlay(text, weights))
+    return _png(overlay(text, weights, side))
 
 
-def overlay(text: str, weights: Tensor) -> NDArray[np.uint8]:
+def overlay(text: str, weights: Tensor, side: int) -> NDArray[np.uint8]:
     """(pixels, pixels, 3): every pixel, mixed with the colour of its patch."""
-    picture = _colours(text)
+    picture = _colours(text, side)
     numbers = weights.double().cpu().numpy()
-    patch = len(picture) // len(numbers)
+    patch = side // len(numbers)
     cell = max(1, round(LEAST / len(picture)))
     heat = heat_colours(numbers, (0.0, float(numbers.max()))).repeat(patch, 0).repeat(patch, 1)
     mixed = (1 - SHARE) * picture + SHARE * heat
     return mixed.round().astype(np.uint8).repeat(cell, 0).repeat(cell, 1)
 
 
-def _colours(text: str) -> NDArray[np.uint8]:
-    pixels = squared(pixels_of(text)).transpose(1, 2, 0)
+def _colours(text: str, side: int) -> NDArray[np.uint8]:
+    pixels = squared(pixels_of(text), side).transpose(1, 2, 0)
     return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
 

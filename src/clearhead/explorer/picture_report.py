@@ -41,7 +41,7 @@ def picture_sections(session: Session, text: str) -> Iterator[str]:
         "positions": config.position.name,
     }
     terms = "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items())
-    picture = _image(plain_png(text), "The picture", "picture")
+    picture = _image(plain_png(text, config.image.size), "The picture", "picture")
     yield f"<h1>What {escape(session.name)} did with this picture</h1>{picture}<dl>{terms}</dl>"
     if config.head.kind == "classify":
         yield from _verdict(session, text)
@@ -58,10 +58,10 @@ def picture_sections(session: Session, text: str) -> Iterator[str]:
     for name, title in names.items():
         weights = maps[name]
         places = [str(one + 1) for one in range(len(weights))]
-        yield _over(text, weights, title, "picture") + table(weights, places, places, title)
+        yield _over(session, text, weights, title, "picture") + table(weights, places, places, title)
     heads = [one for one in maps if one not in names]
     yield heading("Every head", "The same for each layer and head.")
-    drawn = "".join(f"<div>{_over(text, maps[one], _said(one))}</div>" for one in heads)
+    drawn = "".join(f"<div>{_over(session, text, maps[one], _said(one))}</div>" for one in heads)
     columns = f"repeat({session.heads[0]},minmax(5.5rem,8rem))"
     yield f'<div class="grid" style="grid-template-columns:{columns}">{drawn}</div>'
     if sum(maps[one].numel() for one in heads) <= WRITTEN_OUT:
@@ -100,9 +100,9 @@ def _said(name: str) -> str:
     return f"Layer {layer}, head {head}"
 
 
-def _over(text: str, weights: Tensor, title: str, kind: str = "map") -> str:
+def _over(session: Session, text: str, weights: Tensor, title: str, kind: str = "map") -> str:
     largest = f"{title}: at most {float(weights.max()):.3g}"
-    drawn = _image(overlay_png(text, weights), largest, kind)
+    drawn = _image(overlay_png(text, weights, session.config.image.size), largest, kind)
     return f"<figure><figcaption>{escape(largest)}</figcaption>{drawn}</figure>"
 
 
@@ -177,6 +177,7 @@ def note_roll(notes: list[Placed], row: Tensor, title: str) -> str:
 def drawings(session: Session, text: str) -> dict[str, bytes]:
     """The same drawings as separate files, by name; none for texts."""
     if session.family == "vision":
-        found = {f"{name}.png": overlay_png(text, one) for name, one in _patch_maps(session, text).items()}
-        return {"picture.png": plain_png(text), **found}
+        maps, side = _patch_maps(session, text), session.config.image.size
+        found = {f"{name}.png": overlay_png(text, one, side) for name, one in maps.items()}
+        return {"picture.png": plain_png(text, side), **found}
     return {}

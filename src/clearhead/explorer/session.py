@@ -18,9 +18,10 @@ import torch
 
 from clearhead.bundle import is_bundle
 from clearhead.bundle.folder import Bundle, tokenizers_of
-from clearhead.data.pictures import is_picture, pixels_of, squared
+from clearhead.data.pictures import is_picture
 from clearhead.decoding.backend import Symbols
 from clearhead.decoding.options import WITH_SOURCE
+from clearhead.decoding.pictures import fits, picture_text
 from clearhead.decoding.text_requests import symbols_of, translates
 from clearhead.explorer.curves import samples_in
 from clearhead.explorer.patches import Patches
@@ -150,7 +151,7 @@ class Session:
 
 
 def trace(bundle: Bundle | str | Path, text: str, target: str | None = None) -> Trace:
-    """What happens to a text inside a model: a bundle, or the folder of one.
+    """What happens to a text, or a picture file, inside a model: a bundle, or the folder of one.
 
     `target` is the output of an encoder-decoder; by default, the model's own translation.
 
@@ -167,6 +168,8 @@ def trace(bundle: Bundle | str | Path, text: str, target: str | None = None) -> 
         folder = Path(bundle)
         foreign = not is_bundle(folder) and is_foreign(folder)
         bundle = import_folder(folder) if foreign else load_bundle_or_run(folder)
+    if bundle.config.family == "vision" and not is_picture(text):
+        text = picture_text(bundle, text)
     return Session(bundle).trace(text, target)
 
 
@@ -180,8 +183,7 @@ def _pictures_in(folder: Path | None, config: ModelConfig) -> list[str]:
     except (OSError, ValueError):
         return []
     found = [row[0] for row in rows if isinstance(row, list) and row and is_picture(row[0])]
-    shape = (config.image.channels, config.image.size, config.image.size)
-    return [one for one in found if squared(pixels_of(one)).shape == shape]
+    return [one for one in found if fits(config.image, one)]
 
 
 def _is_phrasebook(recipe: Any) -> bool:

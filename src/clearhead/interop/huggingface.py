@@ -32,6 +32,7 @@ from clearhead.interop.mapping import Names, check_copies, check_names, expand, 
 from clearhead.interop.marian_bart import BART, MARIAN
 from clearhead.interop.mixtral import MIXTRAL
 from clearhead.interop.place import whole_model, write_json
+from clearhead.interop.preprocessor import PREPROCESSOR, preprocessor_of, read_preprocessor
 from clearhead.interop.settings import Settings, labels
 from clearhead.interop.t5 import T5
 from clearhead.interop.tokenizer_files import SETTINGS, read_tokenizers, write_settings, write_tokenizers
@@ -44,7 +45,7 @@ from clearhead.text.tokenizer import FILE_NAME as TOKENIZER
 FAMILIES: dict[str, Family] = {
     one.model_type: one for one in (MARIAN, BART, T5, BERT, LONGFORMER, GPT2, LLAMA, MIXTRAL, DEEPSEEK, VIT)
 }
-_WRITTEN = {CONFIG, WEIGHTS, GENERATION, TOKENIZER, SOURCE_TOKENIZER, SETTINGS}
+_WRITTEN = {CONFIG, WEIGHTS, GENERATION, TOKENIZER, SOURCE_TOKENIZER, SETTINGS, PREPROCESSOR}
 
 _STARTS = ("decoder_start_token_id", "bos_token_id", "pad_token_id")  # where their decoding looks for a start
 _FORCED = ("bos_token_id", "forced_bos_token_id", "forced_eos_token_id")
@@ -80,6 +81,8 @@ def import_huggingface(folder: Path) -> Bundle:
     # a source tokenizer is our own file: the other side has one tokenizer per folder
     texts = read_tokenizers(folder, family.model_type, config.embedding.token_types > 0)
     metadata = _metadata(folder, settings, family, config)
+    if config.family == "vision":
+        metadata |= {"task": "image", "data": read_preprocessor(folder, model)}
     if texts.framings is not None:
         two_sides = config.family != "decoder"  # a decoder's text is a prompt, never a source
         framings = texts.framings if two_sides else Framings(target=texts.framings.target)
@@ -179,6 +182,8 @@ def export_huggingface(bundle: Bundle, folder: Path) -> None:
         write_json(fresh / CONFIG, plain)
         if config.family in ("encoder-decoder", "decoder"):
             write_json(fresh / GENERATION, _generation(bundle) | _token_ids(bundle))
+        if config.family == "vision":
+            write_json(fresh / PREPROCESSOR, preprocessor_of(config.image))
         write_tokenizers(bundle, fresh)
         write_settings(bundle, fresh)
 

@@ -19,7 +19,7 @@ from clearhead.data.read import check_corpus, files_of, name_of, read_rows
 from clearhead.data.survey import number_of
 from clearhead.decoding.labels import reads_two
 from clearhead.decoding.number_formats import FORMATS
-from clearhead.decoding.pictures import picture_size
+from clearhead.decoding.pictures import picture_form, picture_tensor
 from clearhead.evaluation.bootstrap import Bootstrap
 from clearhead.evaluation.evaluate import Evaluation, EvaluationConfig, Rows, compare
 from clearhead.evaluation.formats import measure_formats
@@ -90,10 +90,15 @@ def measure_and_store_formats(
 def _meant(bundle: Bundle, corpus: CorpusConfig, task: Task) -> CorpusConfig:
     """The corpus; its prefix selects one task of several, and thus the kind of its answers.
 
-    Pictures are scaled as in training.
+    Pictures are scaled as in training, and as grey or coloured as the model reads them.
     """
-    if task.columns.pictures and corpus.picture_size is None:
-        corpus = corpus.replace(picture_size=picture_size(bundle))
+    if task.columns.pictures and bundle.config.family == "vision":
+        form = picture_form(bundle)
+        corpus = corpus.replace(
+            picture_channels=form.channels,
+            picture_size=corpus.picture_size or form.size,
+            picture_stretched=corpus.picture_stretched or form.stretched,
+        )
     if not corpus.prefix or not task.columns.mixed:
         return corpus
     known = answers_of(bundle)
@@ -112,6 +117,8 @@ def _rows(bundles: Sequence[Bundle], corpus: CorpusConfig, columns: Columns) -> 
         raise UserError(f"There is no example to evaluate on in {', '.join(files_of(corpus))}.")
     for bundle in bundles:
         _refuse_answers(bundle, rows, corpus, columns)
+        if columns.pictures and bundle.config.family == "vision":
+            picture_tensor(bundle, rows[0].source, f"The first picture of {name_of(corpus)}")
     return [row.pair for row in rows]
 
 

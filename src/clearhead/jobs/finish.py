@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from clearhead.base.atomic import atomic_write_bytes
 from clearhead.base.device import name_of_cpu
-from clearhead.base.errors import UserError
+from clearhead.base.errors import UserError, counted
 from clearhead.bundle import Bundle
 from clearhead.bundle.adapter import NOTE, Adapter
 from clearhead.bundle.folder import write_bundle
@@ -232,7 +232,8 @@ def _old_domain(ending: Ending) -> Mapping[str, Any]:
     }
     figures = [f"{name} {value:.4g} → {scores['now'][name]:.4g}" for name, value in scores["base"].items()]
     ending.said.append(
-        f"On {len(rows):,} texts of the base's own domain, before and after: {', '.join(figures)}."
+        f"On {counted(len(rows), 'example')} of the base's own domain, before and after: "
+        f"{', '.join(figures)}."
     )
     return {"old_domain": {"examples": len(rows), **scores}}
 

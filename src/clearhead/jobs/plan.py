@@ -7,6 +7,7 @@ carries it out.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from clearhead.data.read import ends_documents
 from clearhead.data.survey import survey
 from clearhead.jobs import prepare
 from clearhead.jobs.lengthen import is_short_of_time, machine_here
-from clearhead.jobs.recipe import Table, compose, explained, laid_out, merged, padded_if_need_be
+from clearhead.jobs.recipe import Table, compose, explained, laid_out, merged, padded_if_need_be, table_in
 from clearhead.jobs.refusals import (
     check_corpus,
     check_labels,
@@ -77,22 +78,28 @@ def decide(
     """Read the corpus, train the tokenizers, choose whatever was not set; writes nothing."""
     task = task_named(early.task)
     first = [*task.defaults, *(base.defaults() if base is not None else ())]
-    data = DataConfig.from_dict(merged(as_table(first).get("data", {}), said.get("data", {})), "data")
+    data = _data(first, said)
+    if task.columns.pictures:
+        first += prepare.in_one_colour(data)
+        data = _data(first, said)
     compute = early.compute
     device = pick_device(compute.device)
     dtype = pick_dtype(compute.dtype, device)
     wake(device)
     found = survey(data, task.columns)
     check_corpus(found)
+    model = table_in(said, "model") if base is None else base.model()
+    patch = table_in(model, "image").get("patch")
     if base is None:
         if not task.columns.pictures and all(one.name != "tokenizer.vocabulary" for one in first):
             words, fast = prepare.words_in(found), device.type == "cuda"
             first.append(choose_vocabulary(words, fast, task.columns.writes))
         learning = merged(as_table(first).get("tokenizer", {}), said.get("tokenizer", {}))
-        tokenizers, facts = prepare.learn_tokenizers(found, TokenizerConfig.from_dict(learning, "tokenizer"))
+        learner = TokenizerConfig.from_dict(learning, "tokenizer")
+        tokenizers, facts = prepare.learn_tokenizers(found, learner, patch)
     else:
         tokenizers = base.tokenizers()
-        facts = prepare.known_tokenizers(found, tokenizers, TokenizerConfig())
+        facts = prepare.known_tokenizers(found, tokenizers, TokenizerConfig(), patch)
     if data.filter.too_long == "cut":
         facts = facts.cut(data.filter.source_tokens, data.filter.target_tokens)
     machine = machine_here(compute, minutes)
@@ -104,11 +111,11 @@ def decide(
         "vocabulary": facts.vocabulary,
         "source_vocabulary": facts.source_vocabulary,
     }
-    sizes, model = (sizes, None) if base is None else (base.sizes(), base.model(data.two))
-    config = compose(choices, said, sizes, model)
+    sizes, whole = (sizes, None) if base is None else (base.sizes(), base.model(data.two))
+    config = compose(choices, said, sizes, whole)
     dtype = Precision.chosen(compute.dtype, device, config.model.width).dtype
     choices = laid_out(choices, said, config, device, dtype)
-    config = padded_if_need_be(compose(choices, said, sizes, model), device, dtype)
+    config = padded_if_need_be(compose(choices, said, sizes, whole), device, dtype)
     check_labels(config, found)
     check_pictures(config, facts)
     check_together(config, device)
@@ -124,6 +131,10 @@ def decide(
     if is_short_of_time(outlook):
         outlook["minutes"] = minutes_wanted(demand, machine, asked)
     return Plan(config, found, tokenizers, explained(choices, said, config), findings, took, outlook, base)
+
+
+def _data(choices: Sequence[Choice], said: Table) -> DataConfig:
+    return DataConfig.from_dict(merged(as_table(choices).get("data", {}), said.get("data", {})), "data")
 
 
 def decided(settings: Table, minutes: float | None = None) -> TrainConfig:
@@ -204,7 +215,8 @@ def encoding_of(config: TrainConfig, framing: Framing | None = None) -> Encoding
     task, data = task_named(config.task), config.data
     found = task.encoding(config.model.family, data.two, data.corruption, data.transpose)
     if isinstance(found, Pictures):
-        found = replace(found, places=config.model.image.tokens, augmentation=data.augmentation)
+        image = config.model.image
+        found = replace(found, side=image.size, places=image.tokens, augmentation=data.augmentation)
     return framed(found, framing)
 
 

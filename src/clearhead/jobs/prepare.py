@@ -20,7 +20,8 @@ from clearhead.data.columns import Row
 from clearhead.data.config import DataConfig, FilterConfig
 from clearhead.data.encoding import Answers, Dropped, Encoder, Encoding, Tokenizers, tokenise
 from clearhead.data.findings import Survey
-from clearhead.data.pictures import in_words, patch_for, shape_of, side_for
+from clearhead.data.picture_corpora import channels_of
+from clearhead.data.pictures import in_words, shape_of
 from clearhead.data.read import ends_documents, name_of, read_rows
 from clearhead.data.split import TEST, TRAIN, VALIDATION, rows_with_fate
 from clearhead.data.store import MANIFEST, Store
@@ -35,7 +36,7 @@ from clearhead.training.run_data import (
     read_ready,
     write_ready,
 )
-from clearhead.training.sizing import Facts, PictureFacts
+from clearhead.training.sizing import Choice, Facts, PictureFacts
 
 LARGEST = 4 << 30  # bytes of the held-out texts, which are read whole
 HELD_OUT = {VALIDATION: "validation", TEST: "test"}
@@ -77,10 +78,13 @@ class _Listener:
             yield text
 
 
-def learn_tokenizers(found: Survey, config: TokenizerConfig) -> tuple[Tokenizers, Facts]:
-    """One vocabulary for both sides, or one for each; and the corpus measured in tokens, by a sample."""
+def learn_tokenizers(found: Survey, config: TokenizerConfig, patch: Any = None) -> tuple[Tokenizers, Facts]:
+    """One vocabulary for both sides, or one for each; and the corpus measured in tokens, by a sample.
+
+    `patch`: the side of a picture's patches, if it was asked for.
+    """
     if found.columns.pictures:
-        return _without_text(found)
+        return _without_text(found, patch)
     rows = min(found.count(TRAIN), config.sample)
     pairs = found.columns.has_texts
     if not config.shared and pairs:
@@ -92,7 +96,15 @@ def learn_tokenizers(found: Survey, config: TokenizerConfig) -> tuple[Tokenizers
     return tokenizers, _measured(found, tokenizers, [listener, listener])
 
 
-def _without_text(found: Survey) -> tuple[Tokenizers, Facts]:
+def in_one_colour(data: DataConfig) -> list[Choice]:
+    """The choice to read every picture in colour if those of one corpus are, and those of another are not."""
+    corpora = [*data.train, *data.held_out("validation"), *data.held_out("test")]
+    if len(corpora) == 1 or len({one.picture_channels or channels_of(one) for one in corpora}) == 1:
+        return []
+    return [Choice("data.picture_channels", 3, "some of the files are grey, others in colour")]
+
+
+def _without_text(found: Survey, patch: Any) -> tuple[Tokenizers, Facts]:
     """Only the special symbols, which batches need, and the corpus measured in patches of its pictures."""
     tokenizers = Tokenizers.of(Tokenizer.words(()))
     parts = [*found.train, *(part for some in found.held.values() for part in some)]
@@ -101,10 +113,10 @@ def _without_text(found: Survey) -> tuple[Tokenizers, Facts]:
         if shape_of(one) != shape_of(first[0]):
             raise UserError(
                 f"{name_of(part.corpus)} starts with {in_words(one)}, but {name_of(parts[0].corpus)} with "
-                f"{in_words(first[0])}: convert all pictures to the same size and colours."
+                f"{in_words(first[0])}: set data.picture_size=64, which "
+                "scales them, or convert all pictures to the same size and colours."
             )
-    channels, height, width = shape_of(first[0])
-    picture = PictureFacts(side_for(height, width), patch_for(height, width), channels)
+    picture = PictureFacts.of(*shape_of(first[0]), patch)
     examples = found.count(TRAIN)
     vocabulary = tokenizers.target.vocabulary_size
     return tokenizers, Facts(
@@ -112,8 +124,12 @@ def _without_text(found: Survey) -> tuple[Tokenizers, Facts]:
     )
 
 
-def known_tokenizers(found: Survey, tokenizers: Tokenizers, config: TokenizerConfig) -> Facts:
-    """The corpus measured in tokens of existing vocabularies, by a sample."""
+def known_tokenizers(
+    found: Survey, tokenizers: Tokenizers, config: TokenizerConfig, patch: Any = None
+) -> Facts:
+    """The corpus measured in tokens of existing vocabularies, by a sample; or in patches."""
+    if found.columns.pictures:
+        return _without_text(found, patch)[1]
     rows = min(found.count(TRAIN), config.sample)
     sides: tuple[Literal["source", "target"], ...] = ("source", "target")
     heard = [_Listener(sample_texts(found, config.sample, side), rows) for side in sides]

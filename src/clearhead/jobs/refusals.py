@@ -31,7 +31,7 @@ from clearhead.tasks import Task, task_named
 from clearhead.text.learn import TokenizerConfig
 from clearhead.training.config import TrainConfig
 from clearhead.training.sizes import SIZES, Asked
-from clearhead.training.sizing import Facts, Machine, as_table, choose
+from clearhead.training.sizing import Facts, Machine, PictureFacts, as_table, choose
 from clearhead.training.step import Precision
 
 NUMBERS_FOR_A_WEIGHT = 4  # itself, its gradient, and Adam's two moments, all in float32
@@ -51,8 +51,9 @@ def check_settings(said: Table, base: Base | None = None) -> TrainConfig:
     pick_dtype(early.compute.dtype, device)
     task = task_named(early.task)
     data = DataConfig.from_dict(table_in(merged(as_table(task.defaults), said), "data"), "data")
-    if data.picture_size is not None and not task.columns.pictures:
-        raise UserError("data.picture_size only applies to the task 'image': leave it out.")
+    for name in ("picture_size", "picture_channels", "picture_stretched"):
+        if getattr(data, name) is not None and not task.columns.pictures:
+            raise UserError(f"data.{name} only applies to the task 'image': leave it out.")
     head = task.family(family_of(said, base)).head
     kind = table_in(table_in(said, "model"), "head").get("kind", head)
     if kind != head:
@@ -97,6 +98,8 @@ def _tried(
     }
     if base is not None:
         sizes = base.sizes()
+    image = table_in(model, "image")
+    side = image["size"] if isinstance(image.get("size"), int) and 0 < image["size"] <= 4096 else 28
     facts = Facts(
         max(tokens // 20, 50),
         0 if columns.is_stream else tokens,
@@ -104,6 +107,7 @@ def _tried(
         sizes["vocabulary"] or size,
         sizes["source_vocabulary"],
         (classes if isinstance(classes, int) else 2) if columns.has_labels else 0,
+        picture=PictureFacts.of(1, side, side, image.get("patch")) if columns.pictures else None,
     )
     demand = task.sized(facts, family_of(said, base), data.two)
     machine = Machine(device.type == "cuda", None)
@@ -239,10 +243,15 @@ def check_labels(config: TrainConfig, found: Survey) -> None:
 def check_pictures(config: TrainConfig, facts: Facts) -> None:
     """Refuse a model for pictures of another shape than the corpus's."""
     image, known = config.model.image, facts.picture
+    if config.data.picture_stretched and config.data.picture_size is None:
+        raise UserError(
+            "data.picture_stretched=true needs data.picture_size: set that to a number of pixels."
+        )
     if known is not None and (image.size, image.channels) != (known.side, known.channels):
         raise UserError(
-            f"model.image.size={image.size} with model.image.channels={image.channels} cannot be used: "
-            f"the pictures have {known.side} and {known.channels}. Leave both settings out."
+            f"The model would read pictures of {image.size} × {image.size} with {image.channels} channels, "
+            f"and those given are {known.side} × {known.side} with {known.channels}: leave model.image.size, "
+            "model.image.channels, data.picture_size and data.picture_channels out."
         )
 
 

@@ -27,6 +27,7 @@ from clearhead.bundle.weights import tensors_of
 from clearhead.data.columns import Row
 from clearhead.data.encoding import Encoding, Tokenizers
 from clearhead.data.read import read_rows
+from clearhead.decoding.pictures import picture_form
 from clearhead.jobs.prepare import as_lines, from_lines
 from clearhead.jobs.recipe import Table, merged, table_in
 from clearhead.models.build import build
@@ -70,6 +71,8 @@ class Base:
     def tokenizers(self) -> Tokenizers:
         """Its own tokenizers, with the symbols that its model was trained with."""
         target = self.bundle.tokenizer
+        if self.bundle.config.family == "vision":
+            return Tokenizers.of(target or Tokenizer.words(()))
         assert target is not None
         source = self.bundle.source_tokenizer or target
         reads = self.family.name == "encoder"
@@ -110,8 +113,15 @@ class Base:
         return {name: plain[name] for name in ("vocabulary", "source_vocabulary")}
 
     def defaults(self) -> list[Choice]:
-        """Data settings that follow from it: texts are no longer than its positions."""
+        """Data settings that follow from it: texts fit its positions, pictures its size and colours."""
         config, known = self.bundle.config, {one.name: one.value for one in self.task.defaults}
+        if config.family == "vision":
+            form, why = picture_form(self.bundle), "as the base reads pictures"
+            return [
+                Choice("data.picture_size", config.image.size, why),
+                Choice("data.picture_channels", config.image.channels, why),
+                Choice("data.picture_stretched", form.stretched, why),
+            ]
         most = config.text_limit
         if most is None or self.task.columns.is_stream:
             return []
@@ -148,8 +158,9 @@ class Base:
     def report(self, model: ModelConfig, labels: Collection[str]) -> list[str]:
         """What is taken, what is new, what is dropped."""
         found, empty = self.transfer(model, labels), build(model, device="meta")
+        words = "" if model.family == "vision" else "the tokenizer, "
         return [
-            f"Taken from '{self.folder}': the tokenizer, {in_words(found.taken, empty)}.",
+            f"Taken from '{self.folder}': {words}{in_words(found.taken, empty)}.",
             f"New: {in_words(found.new, empty)}. Dropped: {in_words(found.dropped, self.bundle.model)}.",
         ]
 
@@ -206,7 +217,7 @@ def _family(folder: Path, bundle: Bundle, task: Task, said: Table) -> Family:
 
 def _refuse_unlike(base: Base, said: Table) -> None:
     """Raise an error for settings of a model that the base's weights do not fit."""
-    if base.bundle.tokenizer is None:
+    if base.bundle.tokenizer is None and base.bundle.config.family != "vision":
         raise UserError(f"'{base.folder}' has no tokenizer, so no training can start from it.")
     for name in flat(table_in(said, "tokenizer")):
         raise UserError(f"The tokenizer comes with the base '{base.folder}': leave tokenizer.{name} out.")
@@ -252,6 +263,8 @@ def _old_rows(base: Base, config: TrainConfig) -> list[Row]:
     """Texts of the base's own domain: those given, or the base's own validation set."""
     given, columns = config.start.old_domain, base.task.columns
     if given is not None:
+        if columns.pictures:
+            given = given.replace(**{one.name.removeprefix("data."): one.value for one in base.defaults()})
         rows = list(read_rows(given, columns))
     elif base.bundle.metadata.get("task") == base.task.name and is_bundle(base.folder):
         file = RunFolder(base.folder).data / "validation.jsonl"

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from clearhead.data.pictures import patch_for, side_for
 from clearhead.training.config import TrainConfig
 from clearhead.training.sizes import SIZES, Asked, Passes, Rate, Size
 
@@ -54,6 +55,13 @@ class PictureFacts(NamedTuple):
     def patches(self) -> int:
         """The patches of one picture."""
         return (self.side // self.patch) ** 2
+
+    @classmethod
+    def of(cls, channels: int, height: int, width: int, patch: Any = None) -> PictureFacts:
+        """Of pictures of this size; `patch`: the one that was asked for, if any."""
+        if not isinstance(patch, int) or patch < 1:  # not given, or left for validation to reject
+            patch = patch_for(height, width)
+        return cls(side_for(height, width, patch), patch, channels)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,12 @@ _USUAL_SHIFT = 14  # default: shift a picture by at most 1/14 of its side
 
 @dataclass(frozen=True)
 class Pictures(Encoding):
-    """The pixels of a picture in its square, and the number of its class. `places`: tokens of a picture."""
+    """The pixels of a picture in its square, and the number of its class.
 
+    `side`: pixels of that square; `places`: tokens of a picture.
+    """
+
+    side: int = 1
     places: int = 1
     augmentation: AugmentationConfig | None = None  # None: pictures are not changed
 
@@ -48,7 +52,7 @@ class Pictures(Encoding):
         return {"source": 256, "target": len(labels)}
 
     def encode(self, rows: Sequence[Row], by: Encoder) -> dict[str, Ragged]:
-        pixels = [squared(pixels_of(row.source)).reshape(-1) for row in rows]
+        pixels = [squared(pixels_of(row.source), self.side).reshape(-1) for row in rows]
         lengths = np.array([len(one) for one in pixels], np.int64)
         source = Ragged(np.concatenate(pixels) if pixels else np.zeros(0, np.uint8), lengths)
         answers = np.array([by.number(row.target, row) for row in rows], np.int64)

@@ -1,0 +1,230 @@
+"""Corpora of pictures as rows: a folder for each class, IDX files, or an .npz file.
+
+Every pass over the same files gives the same rows in the same order.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clearhead.base.errors import UserError
+from clearhead.data.columns import Row, asked
+from clearhead.data.config import CorpusConfig
+from clearhead.data.lines import is_hidden
+from clearhead.data.pictures import (
+    LARGEST,
+    Form,
+    Pixels,
+    as_text,
+    coloured,
+    fitted,
+    is_grey,
+    opened,
+    read_picture,
+    shape_of,
+)
+
+ENDINGS = (".png", ".jpg", ".jpeg")
+_IDX = {8: np.dtype(np.uint8)}  # the only number type of pictures and classes
+_NAMES = ("images", "x_train", "x", "data", "pixels"), ("labels", "y_train", "y", "target", "classes")
+
+
+def read_pictures(corpus: CorpusConfig) -> Iterator[Row]:
+    """The rows of a corpus of pictures: the picture, and the name of its class."""
+    if asked(corpus) or corpus.prefix or corpus.hub is not None:
+        raise UserError(
+            "Pictures come from folders, IDX or .npz files: leave columns, prefixes and --hub out."
+        )
+    form = Form(corpus.picture_channels, corpus.picture_size, bool(corpus.picture_stretched))
+    if corpus.file is None:
+        assert corpus.source is not None or corpus.target is not None
+        return _read_idx(corpus.source, corpus.target, form)
+    path = Path(corpus.file)
+    if path.is_dir():
+        pair = _idx_in(path)
+        return _read_idx(*pair, form) if pair is not None else _read_folder(path, form)
+    if path.suffix.lower() == ".npz":
+        return _read_npz(path, form)
+    if not path.exists():
+        raise UserError(f"There is no file or folder '{path}': check the path.")
+    raise UserError(
+        f"'{path}' is neither a folder of pictures nor an .npz file: give a folder with one folder for each "
+        "class, or IDX files with --source (pictures) and --target (classes)."
+    )
+
+
+def channels_of(corpus: CorpusConfig) -> int:
+    """How a corpus of pictures is read if nothing else is said: as grey (1) or in colour (3)."""
+    path = Path(corpus.file or "")
+    if corpus.file is not None and path.is_dir() and _idx_in(path) is None:
+        return 1 if all(_is_grey(picture) for _, picture in _files_in(path)) else 3
+    first = next(read_pictures(corpus), None)
+    return 1 if first is None else shape_of(first.source)[0]
+
+
+def _files_in(folder: Path) -> list[tuple[str, Path]]:
+    """The pictures in one folder for each class, sorted by name, as are the files in them."""
+    classes = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
+    if not classes:
+        raise UserError(
+            f"'{folder}' contains no folders: put the pictures of each class into a folder of their own."
+        )
+    return [(one.name, path) for one in classes for path in _pictures_in(one)]
+
+
+def _read_folder(folder: Path, form: Form) -> Iterator[Row]:
+    files = _files_in(folder)
+    channels = form.channels or (1 if all(_is_grey(path) for _, path in files) else 3)
+    shape: tuple[int, ...] = ()
+    for number, (name, path) in enumerate(files, start=1):
+        pixels = read_picture(path, form._replace(channels=channels))
+        shape = shape or pixels.shape
+        if pixels.shape != shape:
+            sizes = [f"{width} × {height}" for _, height, width in (pixels.shape, shape)]
+            raise UserError(
+                f"'{path}' is {sizes[0]} pixels and '{files[0][1]}' is {sizes[1]}: scale all pictures to "
+                "one size, or train with --set data.picture_size=64, which scales them."
+            )
+        yield Row(as_text(pixels), name, number)
+
+
+def _pictures_in(folder: Path) -> list[Path]:
+    """The pictures of a class, without hidden files and folders."""
+    found = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in ENDINGS and path.is_file() and not is_hidden(path, folder)
+    ]
+    if not found:
+        raise UserError(
+            f"The folder '{folder}' contains no PNG or JPEG file: convert the pictures of this class, or "
+            "remove the folder."
+        )
+    return found
+
+
+def _is_grey(path: Path) -> bool:
+    with opened(path) as image:
+        return is_grey(image)
+
+
+def _idx_in(folder: Path) -> tuple[str, str] | None:
+    """The two files of a training set in a folder, named as in the MNIST distribution."""
+    found = []
+    for stem in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
+        there = [folder / name for name in (stem, f"{stem}.gz") if (folder / name).is_file()]
+        if not there:
+            return None
+        found.append(str(there[0]))
+    return found[0], found[1]
+
+
+def _read_idx(source: str | None, target: str | None, form: Form) -> Iterator[Row]:
+    if source is None or target is None:
+        raise UserError(
+            "IDX files come in pairs: --source with the pictures, and --target with their classes."
+        )
+    pictures, classes = _idx(source), _idx(target)
+    return _rows(pictures, classes.reshape(-1).tolist(), f"'{source}'", f"'{target}'", form)
+
+
+def _idx(path: str) -> NDArray[Any]:
+    """The array in an IDX file, plain or gzipped."""
+    try:
+        plain = Path(path).read_bytes()
+        plain = gzip.decompress(plain) if plain[:2] == b"\x1f\x8b" else plain
+    except FileNotFoundError:
+        raise UserError(f"There is no file '{path}': check the path.") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"'{path}' is damaged or cannot be read: download it again.") from error
+    kind, dimensions = (plain[2], plain[3]) if len(plain) > 4 and plain[:2] == b"\0\0" else (0, 0)
+    if kind not in _IDX or not 1 <= dimensions <= 4:
+        raise UserError(
+            f"'{path}' is not an IDX file of bytes: give one, a folder of pictures, or an .npz file."
+        )
+    start = 4 + 4 * dimensions
+    shape = np.frombuffer(plain[4:start], ">u4").astype(np.int64) if len(plain) >= start else np.zeros(1)
+    if len(shape) != dimensions or len(plain) - start != math.prod(shape.tolist()):
+        raise UserError(f"'{path}' does not have the length its header states: download it again.")
+    return np.frombuffer(plain, _IDX[kind], offset=start).reshape(shape)
+
+
+def _read_npz(path: Path, form: Form) -> Iterator[Row]:
+    try:
+        file = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+        arrays = {name: file[name] for name in getattr(file, "files", ())}
+    except FileNotFoundError:
+        raise UserError(f"There is no file '{path}': check the path.") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"'{path}' is damaged, or not an .npz file of plain arrays.") from error
+    known = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+    found = [next((known[name] for name in names if name in known), None) for names in _NAMES]
+    pictures, classes = found
+    if pictures is None or classes is None:
+        raise UserError(
+            f"'{path}' has the arrays {', '.join(known) or 'none'}: name the pictures 'images' and their "
+            "classes 'labels'."
+        )
+    return _rows(_bytes(pictures, path), classes.reshape(-1).tolist(), f"'{path}'", "the same file", form)
+
+
+def _bytes(pictures: NDArray[Any], path: Path) -> Pixels:
+    """Pixels from 0 to 255; those from 0 to 1 are scaled."""
+    if pictures.size == 0 or (pictures.dtype == np.uint8 and pictures.max() > 1):
+        return pictures.astype(np.uint8, copy=False)
+    if pictures.dtype.kind in "biuf":
+        whole = pictures * 255.0 if pictures.max() <= 1 else pictures
+        if np.isfinite(whole).all() and whole.min() >= 0 and whole.max() <= 255:
+            return np.rint(whole).astype(np.uint8)
+    raise UserError(f"The pixels in '{path}' are not from 0 to 255, nor from 0 to 1: scale them.")
+
+
+def _class_name(value: Any, number: int, where: str) -> str:
+    """A class as text: 3 and 3.0 are the same.
+
+    >>> [_class_name(value, 1, "'x.npz'") for value in (3, 3.0, b"cat", "dog")]
+    ['3', '3', 'cat', 'dog']
+    """
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise UserError(
+                f"Picture {number:,} in {where} has no class, but {value}: name it, or leave it out."
+            )
+        return str(int(value)) if value == int(value) else str(value)
+    return str(value)
+
+
+def _rows(pictures: Pixels, classes: Sequence[Any], source: str, target: str, form: Form) -> Iterator[Row]:
+    if pictures.ndim == 4 and pictures.shape[3] in (1, 3):  # channels come last
+        pictures = pictures.transpose(0, 3, 1, 2)
+    pictures = pictures[:, None] if pictures.ndim == 3 else pictures
+    if (
+        pictures.ndim != 4
+        or pictures.shape[1] not in (1, 3)
+        or not all(0 < side <= LARGEST for side in pictures.shape[2:])
+    ):
+        raise UserError(
+            f"The pictures in {source} have the shape {pictures.shape[1:]}: they must be height × width, "
+            "grey or with three colours."
+        )
+    if len(pictures) != len(classes):
+        raise UserError(
+            f"{source} has {len(pictures):,} pictures but {target} has {len(classes):,} classes: they "
+            "must have the same number."
+        )
+    for number, (pixels, name) in enumerate(zip(pictures, classes, strict=True), start=1):
+        yield Row(
+            as_text(fitted(coloured(pixels, form.channels), form)), _class_name(name, number, source), number
+        )
