@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from clearhead.base.errors import UserError
 from clearhead.base.seed import seeded
 from clearhead.data.config import DataConfig
+from clearhead.data.encodings.pictures import Pictures
 from clearhead.data.survey import survey
 from clearhead.evaluation.evaluate import shown
 from clearhead.jobs import prepare
@@ -33,7 +35,10 @@ def a_validator(task: str, folder: Path, **validation: Any) -> tuple[DecodingVal
     said = as_table(TASKS[task].defaults).get("tokenizer", {})
     learning = TokenizerConfig(**{"vocabulary": 420 if "extra" in said else 320, **said})
     tokenizers, facts = prepare.learn_tokenizers(found, learning)
-    prepare.write_all(found, data, tokenizers, TASKS[task].encoding(), folder / "data")
+    encoding = TASKS[task].encoding()
+    if facts.picture is not None and isinstance(encoding, Pictures):
+        encoding = replace(encoding, side=facts.picture.side)
+    prepare.write_all(found, data, tokenizers, encoding, folder / "data")
     model: dict[str, Any] = {
         "family": TASKS[task].family().name,
         "vocabulary": facts.vocabulary,

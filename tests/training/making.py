@@ -26,7 +26,8 @@ from clearhead.training.config import TrainConfig
 from clearhead.training.distributed.ranks import Ranks
 from clearhead.training.loop import Corpus, Trainer
 from clearhead.training.objectives import LabelObjective, Objective
-from clearhead.training.optimiser import OptimiserConfig, build_optimiser, optimiser_tensors
+from clearhead.training.optimiser import OptimiserConfig, build_optimiser
+from clearhead.training.optimiser_state import optimiser_tensors
 from clearhead.training.start import prepare
 from clearhead.training.step import Precision, Stepper
 from clearhead.training.validation import Validator

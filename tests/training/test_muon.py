@@ -12,14 +12,8 @@ from clearhead.base.errors import UserError
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
 from clearhead.training.muon import matrices_of, orthogonal
-from clearhead.training.optimiser import (
-    OptimiserConfig,
-    build_optimiser,
-    load_optimiser_tensors,
-    optimiser_tensors,
-    set_rate,
-    step_unless,
-)
+from clearhead.training.optimiser import OptimiserConfig, build_optimiser, set_rate, step_unless
+from clearhead.training.optimiser_state import load_optimiser_tensors, optimiser_tensors
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 CONFIG = OptimiserConfig(name="muon", weight_decay=0.1, muon_rate=2.0)

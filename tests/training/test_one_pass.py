@@ -20,10 +20,10 @@ from clearhead.training.optimiser import (
     OptimiserConfig,
     build_optimiser,
     clip_gradients,
-    optimiser_tensors,
     set_rate,
     step_unless,
 )
+from clearhead.training.optimiser_state import optimiser_tensors
 from clearhead.training.step import Stepper
 
 from ..interpreting import compiled, interpreted, run_interpreted

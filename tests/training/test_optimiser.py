@@ -20,11 +20,10 @@ from clearhead.training.optimiser import (
     OptimiserConfig,
     build_optimiser,
     clip_gradients,
-    load_optimiser_tensors,
-    optimiser_tensors,
     set_rate,
     step_unless,
 )
+from clearhead.training.optimiser_state import load_optimiser_tensors, optimiser_tensors
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 CONFIGS = [

@@ -3,8 +3,7 @@
 torch's fused kernels, with the learning rate as a tensor on the device, so it can
 change between replays of a recorded step. A tensor can cancel a step
 (`step_unless`): the kernels read it themselves, and the host never has to ask
-the device whether the gradients were finite. The state is exported and loaded as
-tensors named after the parameters, bit for bit.
+the device whether the gradients were finite.
 
 Also the learning-rate schedule. Knows nothing about losses or files.
 """
@@ -12,7 +11,7 @@ Also the learning-rate schedule. Knows nothing about losses or files.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -121,36 +120,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
     return norm
 
 
-def optimiser_tensors(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimiser's state as `kind/parameter`, the tensors themselves, not copies."""
-    return {
-        f"{kind}/{name}": optimiser.state[parameter][kind]
-        for name, parameter in _trained(model)
-        for kind in optimiser.state[parameter]
-    }
-
-
-def load_optimiser_tensors(
-    optimiser: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]
-) -> None:
-    """Restore what `optimiser_tensors` returned; if any of it does not fit, nothing changes."""
-    places = optimiser_tensors(optimiser, model)
-    for name, place in places.items():
-        if name not in tensors:
-            raise UserError(f"The optimiser's state lacks '{name}': it belongs to another model.")
-        if tensors[name].shape != place.shape:
-            raise UserError(
-                f"The optimiser's state '{name}' has the shape {tuple(tensors[name].shape)} where this model "
-                f"has {tuple(place.shape)}: it belongs to another model."
-            )
-    unknown = sorted(set(tensors) - set(places))
-    if unknown:
-        raise UserError(f"The optimiser's state has '{unknown[0]}', which this model does not have.")
-    for name, place in places.items():
-        place.copy_(tensors[name])  # into the memory that a recorded step uses
-
-
-def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Each trainable parameter once, under the first of its names."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
@@ -159,7 +129,7 @@ def _groups(model: nn.Module, weight_decay: float, pace: Pace | None) -> list[di
     """All parameters in one group, or in two, with and without decay; for each pace."""
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, TokenEmbedding)}
     found: dict[tuple[bool, tuple[float, int]], list[nn.Parameter]] = {}
-    for name, parameter in _trained(model):
+    for name, parameter in trained_parameters(model):
         spared = weight_decay == 0 or parameter.ndim < 2 or id(parameter) in embeddings
         found.setdefault((spared, (1.0, 0) if pace is None else pace(name)), []).append(parameter)
     return [

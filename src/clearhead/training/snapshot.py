@@ -22,7 +22,7 @@ from clearhead.training.averaging import Ema
 from clearhead.training.checkpoint import Checkpoint, Checkpoints, rng_tensors, set_rng
 from clearhead.training.distributed.ranks import Ranks
 from clearhead.training.log import RunLog
-from clearhead.training.optimiser import load_optimiser_tensors, optimiser_tensors
+from clearhead.training.optimiser_state import load_optimiser_tensors, optimiser_tensors
 from clearhead.training.step import Stepper
 from clearhead.training.weights import WeightFiles, named_weights, set_weights
 

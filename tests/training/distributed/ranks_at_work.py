@@ -27,7 +27,7 @@ from clearhead.training.config import TrainConfig
 from clearhead.training.distributed.ranks import Ranks, joined
 from clearhead.training.distributed.step import RankStepper
 from clearhead.training.loop import Trainer
-from clearhead.training.optimiser import optimiser_tensors
+from clearhead.training.optimiser_state import optimiser_tensors
 from clearhead.training.weights import named_weights
 
 from ...jobs.making import settings

@@ -112,8 +112,7 @@ def _segments(problem: Problem) -> list[Problem] | None:
     None if they are computed together: the row is not packed, or a GPU would wait for their lengths or be
     given many small problems.
     """
-    sides = problem.queries.readable_lengths(), problem.keys.readable_lengths()
-    if sides[0] is None or sides[1] is None:
+    if problem.queries.readable_lengths() is None or problem.keys.readable_lengths() is None:
         return None
     ends = zip(problem.queries.bounds(), problem.keys.bounds(), strict=True)
     pairs = [(query, key) for query, key in ends if query[0] < query[1]]
