@@ -51,10 +51,13 @@ READERS: dict[str, Any] = {"rnn": torch.rnn_tanh, "gru": torch.gru, "lstm": torc
 class RecurrentState(Source):
     """The source's states and every hidden state so far, so a row can be truncated to any length."""
 
-    _slots: ClassVar = {**Source._slots, "past": 1, "length": 0}
+    _slots: ClassVar = {**Source._slots, "keys": 1, "past": 1, "length": 0}
 
-    def __init__(self, memory: Tensor, memory_lengths: Tensor | None, first: Tensor) -> None:
+    def __init__(
+        self, memory: Tensor, memory_lengths: Tensor | None, keys: Tensor | None, first: Tensor
+    ) -> None:
         super().__init__(memory, memory_lengths)
+        self.keys = keys  # (B, S, ·): of the source's states, computed once for all tokens
         self.past = first.unsqueeze(1)  # (B, capacity, K): slot n holds the hidden state after n tokens
         self.length = torch.zeros(len(first), dtype=torch.long, device=first.device)
 
@@ -162,10 +165,11 @@ class Recurrent(nn.Module):
         lengths = None if source_lengths is None else torch.as_tensor(source_lengths, device=source.device)
         memory, last = self._read(x, lengths)
         if self.score is None:
-            known = last
+            keys, known = None, last
         else:
+            keys = self.score.keys(memory.unsqueeze(1))[:, 0]
             known = pool(memory, Tokens.padded(count, device=source.device, real=lengths), "mean")
-        return RecurrentState(memory, lengths, torch.tanh(self.first(known)))
+        return RecurrentState(memory, lengths, keys, torch.tanh(self.first(known)))
 
     def _read(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """The encoder's states (B, S, M), zero in the padding, and the last one of each direction (B, M).
@@ -205,7 +209,7 @@ class Recurrent(nn.Module):
         words = self.dropout(self.target_embedding(target))  # (B,T,E)
         flat = state.hidden
         memory = state.memory.unsqueeze(1)
-        keys = None if self.score is None else self.score.keys(memory)  # (B,1,S,·), the same for every step
+        keys = None if state.keys is None else state.keys.unsqueeze(1)  # (B,1,S,·)
         one, source = (Tokens.padded(n, device=target.device) for n in (1, state.memory.shape[1]))
         allowed = state.mask.allowed(one, source)
         outputs, contexts, steps, looked = [], [], [], []
