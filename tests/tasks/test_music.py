@@ -119,6 +119,12 @@ def test_damaged_midi_is_refused(keep: int, sentence: str, tmp_path: Path) -> No
     write_midi(tmp_path / "none.mid", [])
     with pytest.raises(UserError, match="contains no notes"):
         performance(str(tmp_path / "none.mid"))
+    (tmp_path / "text.mid").write_text("Allegro ma non troppo")
+    with pytest.raises(UserError, match=r"text\.mid' is not a MIDI file"):
+        performance(str(tmp_path / "text.mid"))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match="There is no .mid file in the folder"):
+        check_corpus(CorpusConfig(file=str(tmp_path / "folder")), TASKS["music"].columns)
 
 
 def test_a_pitch_that_two_channels_hold_ends_with_the_last(tmp_path: Path) -> None:

@@ -146,7 +146,8 @@ class Survey:
         if dropped:
             lines.append(f"Left out: {'; '.join(dropped)}.")
         lines.append(f"Held out: {self._kept_apart(VALIDATION)}; {self._kept_apart(TEST)}.")
-        lines.append(f"Training: {self.count(TRAIN):,} {noun}; {self._lengths()}.")
+        lengths = "" if self.columns.music else f"; {self._lengths()}"
+        lines.append(f"Training: {self.count(TRAIN):,} {noun}{lengths}.")
         if self.labels:
             most = sorted(self.labels, key=lambda label: -self.labels[label])[:5]
             shown = ", ".join(f"'{label}' {self.labels[label]:,}" for label in most)

@@ -146,10 +146,10 @@ def decided(settings: Table, minutes: float | None = None) -> TrainConfig:
 def _findings(found: Survey, facts: Facts, config: TrainConfig) -> list[doctor.Finding]:
     """The doctor's findings before the first step."""
     tokens = facts.source_tokens + facts.target_tokens
-    whole = config.start.base is None  # the vocabulary of a base is fixed
+    fixed = config.start.base is not None or config.tokenizer.kind == "events"  # the vocabulary
     large = doctor.vocabulary_too_large(tokens, facts.vocabulary, config.tokenizer.smallest)
     held = [doctor.overlap(one.examples, one.rows) for one in found.overlaps.values()]
-    return doctor.found([*held, large if whole else None])
+    return doctor.found([*held, None if fixed else large])
 
 
 def tell(plan: Plan, view: View) -> None:
