@@ -5,7 +5,9 @@ Shapes: B rows, T tokens, H heads, E model width.
 
 from __future__ import annotations
 
+import importlib.util
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,6 +107,68 @@ def test_equals_all_pairs_written_out(
         attention.zero_grad()
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-8)
+
+
+def heads_of(attention: LinearAttention, x: Tensor) -> list[Tensor]:
+    """Queries, keys and values of each head, (B, H, T, D), as other packages take them."""
+    parts = (attention.query, attention.key, attention.value)
+    return [part(x).unflatten(-1, (-1, 4)).transpose(1, 2) for part in parts]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_performer_is_the_package_s(causal: bool) -> None:
+    """With the package's random features, and without the small number that it adds to each of them."""
+    package = pytest.importorskip(
+        "performer_pytorch.performer_pytorch", reason="needs the package performer-pytorch to compare with"
+    )
+    attention, found = layer("performer"), []
+    attention.score.directions.copy_(package.gaussian_orthogonal_random_matrix(12, 4))
+    for ours in (True, False):
+        x = rows().requires_grad_()
+        if ours:
+            out = attention(x, mask=mask_of(causal, None))
+        else:
+            q, k, v = heads_of(attention, x)
+            features = [
+                package.softmax_kernel(y, projection_matrix=attention.score.directions, is_query=first, eps=0)
+                for y, first in ((q, True), (k, False))
+            ]
+            if causal:
+                mixed = package.causal_linear_attention_noncuda(*features, v, chunk_size=3, eps=0)
+            else:
+                mixed = package.linear_attention(*features, v)
+            out = attention.output(mixed.transpose(1, 2).flatten(2))
+        out.square().sum().backward()
+        found.append((out, x.grad))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-8)
+
+
+@pytest.mark.parametrize("name, length, bound", [("recurrent", 7, 1e-5), ("chunk", 128, 1e-9)])
+def test_linear_attention_is_that_of_flash_linear_attention(name: str, length: int, bound: float) -> None:
+    """Its plain functions, which need no Triton; the recurrent one computes in float32."""
+    plain = flash_linear_attention("linear_attn")
+    attention, x = layer("linear"), rows(2, length)
+    q, k, v = (y.transpose(1, 2) for y in heads_of(attention, x))  # (B, T, H, D)
+    q, k = (torch.nn.functional.elu(y) + 1 for y in (q, k))
+    made = getattr(plain, f"naive_{name}_linear_attn")(q, k, v, scale=1.0, normalize=True)
+    mixed = made[0] if isinstance(made, tuple) else made
+    wanted = attention.output(mixed.flatten(2))
+    torch.testing.assert_close(attention(x, mask=masks.Causal()), wanted, atol=bound, rtol=bound)
+
+
+def flash_linear_attention(name: str) -> Any:
+    """The file with the plain functions of one operation, without the package around it."""
+    found = importlib.util.find_spec("fla")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("needs the package fla-core to compare with")
+    file = Path(found.submodule_search_locations[0]) / "ops" / name / "naive.py"
+    spec = importlib.util.spec_from_file_location(f"plain_{name}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -123,7 +123,7 @@ def test_damaged_midi_is_refused(keep: int, sentence: str, tmp_path: Path) -> No
     with pytest.raises(UserError, match=r"text\.mid' is not a MIDI file"):
         performance(str(tmp_path / "text.mid"))
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match="There is no .mid file in the folder"):
+    with pytest.raises(UserError, match=r"There is no \.mid file in the folder"):
         check_corpus(CorpusConfig(file=str(tmp_path / "folder")), TASKS["music"].columns)
 
 
