@@ -134,7 +134,7 @@ def performance(path: str) -> str:
     holders: dict[int, set[int]] = {}  # the channels that hold each pitch
     seconds, now, bin = 0.0, 0, -1
     if not data.startswith(b"MThd"):
-        raise UserError(f"'{path}' is not a MIDI file, which starts with 'MThd': give another, or leave it out.")
+        raise UserError(f"'{path}' is not a MIDI file: give another, or leave it out.")
     try:
         file = mido.MidiFile(file=io.BytesIO(data), clip=True)
         if file.ticks_per_beat <= 0:
