@@ -16,6 +16,7 @@ from clearhead.decoding.native.pack import Dtype
 from clearhead.decoding.rows import TorchRows
 from clearhead.models.build import preset
 from clearhead.models.config import ModelConfig
+from clearhead.nn.layers import RMSNorm
 from clearhead.nn.positions.rotary import RotaryScaling
 
 from .compiled import needs_engine
@@ -166,6 +167,8 @@ LATENT_DIALS: dict[str, dict[str, object]] = {
     "alibi, soft cap": {"position__name": "alibi", "attention__softcap": 2.0, "attention__scale": 0.5},
     "no shared key": {"attention__rotary_dim": 0},
     "a head above 256": {"position__name": "rotary", "attention__latent_dim": 264},
+    "compressed queries": {"position__name": "rotary", "attention__query_latent_dim": 13},
+    "compressed queries, no shared key": {"attention__query_latent_dim": 40, "attention__rotary_dim": 0},
 }
 
 
@@ -179,8 +182,11 @@ def test_latents_equal_pytorch(name: str) -> None:
 
 def test_latents_that_are_refused() -> None:
     compressed = build("decoder", **LATENT, attention__query_latent_dim=12)
-    assert supports(compressed) == "it does not support the setting attention.query_latent_dim '12'."
     assert supports(compressed, "cuda") == "it does not support weights on 'cpu'."  # and all else it does
+    attention = compressed.decoder.layers[0].attention  # type: ignore[union-attr, index]
+    attention.query_norm = RMSNorm(5, 1e-6)  # type: ignore[union-attr]
+    refused = "it does not support a weight of the shape (5,) in 'decoder.layers.0.attention.query_norm'."
+    assert supports(compressed) == refused
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bf16", "int8"])
@@ -188,7 +194,8 @@ def test_latents_that_are_refused() -> None:
 def test_every_instruction_set_gives_the_same(instruction_set: str, dtype: Dtype) -> None:
     sources = [[3 + (7 * i + t) % 60 for t in range(1 + i % 9)] for i in range(15)]  # several tiles of rows
     models = [build(**DIALS[name]) for name in ("odd sizes", "rms, gated silu, grouped, rotary")]
-    for model in [*models, build("decoder", **LATENT, **LATENT_DIALS["rotary"])]:
+    latents = [build("decoder", **LATENT, **LATENT_DIALS[name]) for name in ("rotary", "compressed queries")]
+    for model in [*models, *latents]:
         if dtype == "float32":
             rows = NativeRows(model, SYMBOLS, threads=2, instruction_set=instruction_set)
             assert check(model, rows, sources) < 1e-4

@@ -23,7 +23,7 @@ from clearhead.decoding.native.pack import Dtype
 from clearhead.decoding.options import Options
 from clearhead.decoding.rows_backend import rows_engine
 
-from ..decoding.test_native import DIALS, SYMBOLS, build
+from ..decoding.test_native import DIALS, LATENT, LATENT_DIALS, SYMBOLS, build
 from ..decoding.test_native_take import Parking
 from ..decoding.test_search import stopping
 from .recording import recording
@@ -125,6 +125,9 @@ def cases() -> list[Case]:
             made = partial(build, family, **DIALS[name])
             for dtype in DTYPES if name in ("original", "odd sizes") else DTYPES[:1]:
                 found.append(Case(f"{name.replace(',', '')} {family}", made, dtype, come_and_go))
+    for name in "rotary", "compressed queries":
+        made = partial(build, "decoder", **LATENT, **LATENT_DIALS[name])
+        found += [Case(f"latents {name}", made, dtype, come_and_go) for dtype in DTYPES]
     found.append(Case("hidden and attention", build, "float32", hidden_and_attention))
     gated = partial(build, "decoder", **DIALS["rms, gated silu, grouped, rotary"])
     found.append(Case("long prompt", gated, "float32", long_prompt))

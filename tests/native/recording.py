@@ -159,16 +159,17 @@ class Recorder:
             parts.append(self._norm(getattr(model, name), model.width))
         for stack, layers in (model.encoder, model.encoder_layers), (model.decoder, model.decoder_layers):
             parts.append(number(layers))
-            parts += [self._layer(stack[i], model.width) for i in range(layers)]
+            parts += [self._layer(stack[i], model) for i in range(layers)]
         handles = model.output, model.source_rows, model.target_rows
         parts.append(numbers([self.matrices[one][0] if one else -1 for one in handles], "<i4"))
         return b"".join(parts)
 
-    def _layer(self, layer: binding.Layer, width: int) -> bytes:
+    def _layer(self, layer: binding.Layer, model: binding.Model) -> bytes:
         handles = [getattr(layer, name) for name in binding.LAYER_MATRICES.split()]
         used = numbers([self.matrices[one][0] if one else -1 for one in handles], "<i4")
-        norms = (layer.attention_norm, layer.cross_norm, layer.feedforward_norm)
-        return used + b"".join(self._norm(one, width) for one in norms)
+        widths = dict.fromkeys(("attention_norm", "cross_norm", "feedforward_norm"), model.width)
+        widths |= {"latent_norm": model.latent, "query_norm": model.query_latent}
+        return used + b"".join(self._norm(getattr(layer, name), width) for name, width in widths.items())
 
     @staticmethod
     def _norm(norm: binding.Norm, width: int) -> bytes:
@@ -180,7 +181,7 @@ class Recorder:
         call(handle, tables)
         running, made = self.engines[handle], tables._obj
         model, size = running.model, made.capacity
-        turns, distances = size * (model.key_dim // 2), model.heads * (2 * size - 1)
+        turns, distances = size * (model.rotary_dim // 2), model.heads * (2 * size - 1)
         counts = {"source": size * model.width, "target": size * model.width, "cosine": turns, "sine": turns}
         counts |= {"encoder_bias": distances, "decoder_bias": distances}
         parts = [listed(at(getattr(made, name), count)) for name, count in counts.items()]

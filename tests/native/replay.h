@@ -44,7 +44,7 @@ class Shared {
         &Model::width, &Model::vocabulary, &Model::source_vocabulary, &Model::encoder_layers, &Model::decoder_layers,
         &Model::heads, &Model::groups,     &Model::key_dim,           &Model::value_dim,      &Model::inner,
         &Model::gated, &Model::activation, &Model::rms,               &Model::norm_first,     &Model::rotary_halves,
-        &Model::has_source};
+        &Model::has_source, &Model::latent, &Model::rotary_dim, &Model::query_latent};
     float Model::*const reals[] = {&Model::eps, &Model::scale, &Model::softcap, &Model::embedding_factor,
                                    &Model::output_factor};
     auto made = std::make_unique<Model>();
@@ -93,14 +93,14 @@ class Shared {
     std::vector<Layer> made(count);
     for (Layer& layer : made) {
       const auto used = from.list<int32_t>();
-      demand(used.size() == 7, "the driver and the Python side know different matrices of a layer");
+      demand(used.size() == 8, "the driver and the Python side know different matrices of a layer");
       const PackedMatrix* Layer::*const matrices[] = {
-          &Layer::query_key_value, &Layer::attention_output, &Layer::cross_query, &Layer::cross_key_value,
-          &Layer::cross_output,    &Layer::inner,            &Layer::outer};
-      for (int i = 0; i < 7; ++i) layer.*matrices[i] = matrix(used[i]);
-      layer.attention_norm = norm(from);
-      layer.cross_norm = norm(from);
-      layer.feedforward_norm = norm(from);
+          &Layer::query_key_value, &Layer::queries,      &Layer::attention_output, &Layer::cross_query,
+          &Layer::cross_key_value, &Layer::cross_output, &Layer::inner,            &Layer::outer};
+      for (int i = 0; i < 8; ++i) layer.*matrices[i] = matrix(used[i]);
+      for (Norm Layer::*one : {&Layer::attention_norm, &Layer::cross_norm, &Layer::feedforward_norm,
+                               &Layer::latent_norm, &Layer::query_norm})
+        layer.*one = norm(from);
     }
     stacks_.push_back(std::move(made));
     return stacks_.back().data();

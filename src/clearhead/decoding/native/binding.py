@@ -45,14 +45,18 @@ class Norm(ctypes.Structure):
     _fields_ = _fields("p weight bias")
 
 
-LAYER_MATRICES = "query_key_value attention_output cross_query cross_key_value cross_output inner outer"
+LAYER_MATRICES = (
+    "query_key_value queries attention_output cross_query cross_key_value cross_output inner outer"
+)
 _TYPES["Norm"] = Norm
 
 
 class Layer(ctypes.Structure):
     """One layer's matrices and norms."""
 
-    _fields_ = _fields(f"p {LAYER_MATRICES}", "Norm attention_norm cross_norm feedforward_norm latent_norm")
+    _fields_ = _fields(
+        f"p {LAYER_MATRICES}", "Norm attention_norm cross_norm feedforward_norm latent_norm query_norm"
+    )
 
 
 _TYPES["Layer*"] = ctypes.POINTER(Layer)
@@ -64,6 +68,7 @@ class Model(ctypes.Structure):
     _fields_ = _fields(
         "i4 width vocabulary source_vocabulary encoder_layers decoder_layers heads groups key_dim value_dim",
         "i4 inner gated activation rms norm_first rotary_halves has_source latent rotary_dim",
+        "i4 query_latent",
         "f4 eps scale softcap embedding_factor output_factor",
         "p source_table target_table",
         "Norm source_norm target_norm encoder_norm decoder_norm",

@@ -248,15 +248,31 @@ class Packed:
             both = self._linear(own.query, own.key, own.value)
             return {"query_key_value": both, "attention_output": self._linear(own.output)}
         query, output = own.absorbed_weights()
-        both = self._matrix([query, own.latent.weight], [None, own.latent.bias])
-        mixed = self._matrix([output], [own.output.bias])
-        return {"query_key_value": both, "attention_output": mixed, "latent_norm": self._norm(own.norm)}
+        found = {
+            "attention_output": self._matrix([output], [own.output.bias]),
+            "latent_norm": self._norm(own.norm),
+        }
+        if own.query_latent is None:
+            return found | {
+                "query_key_value": self._matrix([query, own.latent.weight], [None, own.latent.bias])
+            }
+        return found | {
+            "query_key_value": self._linear(own.query_latent, own.latent),
+            "queries": self._matrix([query], [None]),
+            "query_norm": self._norm(own.query_norm),
+        }
 
 
 def _head_sizes(own: AttentionConfig) -> dict[str, int]:
     if isinstance(own, LatentConfig):
         latent = own.latent_size
-        return {"groups": 1, "key_dim": latent + own.position_size, "value_dim": latent, "latent": latent}
+        return {
+            "groups": 1,
+            "key_dim": latent + own.position_size,
+            "value_dim": latent,
+            "latent": latent,
+            "query_latent": own.query_latent_dim or 0,
+        }
     return {"groups": own.groups, "key_dim": own.key_size, "value_dim": own.value_size}
 
 

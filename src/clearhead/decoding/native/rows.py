@@ -19,7 +19,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from itertools import accumulate, chain, pairwise
@@ -87,8 +87,9 @@ SETTINGS: dict[str, tuple[str, ...] | None] = {
         for name in names.split()
     ),
 }
-OF_LATENTS = dict.fromkeys(("attention.latent_dim", "attention.rotary_dim"))  # supported if there are latents
-ON_GPU = ("attention.query_latent_dim",)  # which recorded steps support besides
+OF_LATENTS = dict.fromkeys(  # supported if there are latents
+    f"attention.{name}" for name in ("latent_dim", "rotary_dim", "query_latent_dim")
+)
 NAMES = {"position.name": "position scheme", "attention.score": "score"}  # what messages call them
 USUAL = ModelConfig()
 
@@ -288,25 +289,21 @@ def supports(model: nn.Module, device: str = "cpu") -> str | None:
     if not isinstance(config, ModelConfig) or type(model) not in (EncoderDecoder, Decoder):
         family = config.family if isinstance(config, ModelConfig) else type(model).__name__
         return f"it does not support the model family '{family}'."
-    more = () if device == "cpu" else ON_GPU
-    dial = _config(config, more=more) or _modules(model) or _weights(model, device) or _shapes(model, config)
+    dial = _config(config) or _modules(model) or _weights(model, device) or _shapes(model, config)
     return None if dial is None else f"it does not support {dial}."
 
 
-def _config(config: Config, usual: Config = USUAL, path: str = "", more: Iterable[str] = ()) -> str | None:
-    """The first unsupported setting of a config and those nested in it.
-
-    `usual` has the defaults; `more` are supported besides.
-    """
+def _config(config: Config, usual: Config = USUAL, path: str = "") -> str | None:
+    """The first unsupported setting of a config and those nested in it; `usual` has the defaults."""
     for name in (one.name for one in fields(config)):
         value, default, where = getattr(config, name), getattr(usual, name), path + name
-        known = (SETTINGS | OF_LATENTS | dict.fromkeys(more)).get(where, ())
+        known = (SETTINGS | OF_LATENTS).get(where, ())
         if value == default or known is None or value in known:
             continue
         if isinstance(value, LatentConfig) and where == "attention":
             default = LatentConfig()
         if isinstance(value, Config) and type(value) is type(default):
-            if (inside := _config(value, default, f"{where}.", more)) is not None:
+            if (inside := _config(value, default, f"{where}.")) is not None:
                 return inside
             continue
         shown = getattr(value, "kind", value)  # of a part of another kind
@@ -363,6 +360,7 @@ def _shapes(model: nn.Module, config: ModelConfig) -> str | None:
             "key": (heads * own.content_size, latent),
             "value": (heads * own.value_size, latent),
             "attention.norm": (latent,),
+            "query_norm": (own.query_latent_dim or width,),
         }
     for name, module in model.named_modules():
         weight = module._parameters.get("weight")

@@ -48,6 +48,7 @@ constexpr float LATENT_EPS = 1e-6f;  // of the norms of latents, whatever the ot
 
 struct Scratch {
   Rows x, y, wide, mixed, inner;  // residual stream; its norm; q, k, v; attention's result; feed-forward
+  Rows low;                       // latents of compressed queries, and k and v beside them
   std::vector<Buffer<float>> scores;        // of each thread
   std::vector<std::vector<const float*>> keys;
 };
@@ -64,6 +65,7 @@ class Forward {
     s_.x.shape(k_, count_, m.width, int8_);
     s_.y.shape(k_, count_, m.width, int8_);
     s_.wide.shape(k_, count_, m.heads * m.key_dim + keys, false);
+    if (m.query_latent) s_.low.shape(k_, count_, m.query_latent + keys, int8_);
     s_.mixed.shape(k_, count_, m.heads * m.value_dim, int8_);
     s_.inner.shape(k_, count_, m.inner * (m.gated ? 2 : 1), int8_);
     int longest = 1;
@@ -112,7 +114,7 @@ class Forward {
     for (int i = 0; i < depth; ++i) {
       const Layer& layer = stack[i];
       const int place = source ? 0 : i;  // an encoder's keys are needed within one layer only
-      multiply(*layer.query_key_value, normed(layer.attention_norm), wide());
+      project(layer);
       keep_keys(place, layer.latent_norm);
       attend_all(place, self, bias, false);
       add(*layer.attention_output, s_.mixed, layer.attention_norm);
@@ -163,7 +165,8 @@ class Forward {
   }
 
  private:
-  Output wide() const { return {s_.wide.floats.get(), s_.wide.stride, NO_ACTIVATION, false, nullptr}; }
+  static Output into(const Rows& rows) { return {rows.floats.get(), rows.stride, NO_ACTIVATION, false, nullptr}; }
+  Output wide() const { return into(s_.wide); }
 
   void quantise_row(Rows& rows, int i) { quantise_row(rows, i, rows.width); }
   void quantise_row(Rows& rows, int i, int columns) {
@@ -224,6 +227,19 @@ class Forward {
     add(*layer.outer, s_.inner, layer.feedforward_norm);
   }
 
+  // Queries, keys and values; with compressed queries, these from their normed latents, and the keys stay beside those.
+  void project(const Layer& layer) {
+    const Model& m = model_;
+    const Rows& x = normed(layer.attention_norm);
+    if (!m.query_latent) return multiply(*layer.query_key_value, x, wide());
+    multiply(*layer.query_key_value, x, into(s_.low));
+    team_.each(count_, [&](int i) {
+      k_.normalise(layer.query_norm, true, LATENT_EPS, s_.low.row(i), s_.low.row(i), m.query_latent);
+      if (int8_) quantise_row(s_.low, i, m.query_latent);
+    });
+    multiply(*layer.queries, s_.low, wide());
+  }
+
   // New keys (turned) and values go to their slots; queries are turned where they are. A latent is normed on its way.
   void keep_keys(int layer, const Norm& latent_norm) {
     const Model& m = model_;
@@ -231,6 +247,7 @@ class Forward {
     const int turned = m.rotary_dim, first = m.key_dim - turned;  // the first one that is turned
     team_.each(count_, [&](int i) {
       float* row = s_.wide.row(i);
+      const float* fresh = m.query_latent ? s_.low.row(i) + m.query_latent : row + queries;  // keys, then values
       float* to = store_.at(layer, tokens_[i].slot);
       if (tables_.cosine) {
         const size_t place = size_t(tokens_[i].position) * (turned / 2);
@@ -240,15 +257,15 @@ class Forward {
           k_.rotate(q, q, turned, cosine, sine, m.rotary_halves);
         }
         for (int g = 0; g < m.groups; ++g) {
-          const float* key = row + queries + g * m.key_dim;
+          const float* key = fresh + g * m.key_dim;
           std::memcpy(to + g * m.key_dim, key, sizeof(float) * first);
           k_.rotate(key + first, to + g * m.key_dim + first, turned, cosine, sine, m.rotary_halves);
         }
       } else {
-        std::memcpy(to, row + queries, sizeof(float) * keys);
+        std::memcpy(to, fresh, sizeof(float) * keys);
       }
-      if (m.latent) k_.normalise(latent_norm, true, LATENT_EPS, row + queries, to, m.latent);
-      std::memcpy(to + store_.value_offset(), row + queries + keys, sizeof(float) * values);
+      if (m.latent) k_.normalise(latent_norm, true, LATENT_EPS, fresh, to, m.latent);
+      std::memcpy(to + store_.value_offset(), fresh + keys, sizeof(float) * values);
     });
   }
 

@@ -91,13 +91,14 @@ std::string signature(const char* name, Result (*)(Given...)) {
 
 inline std::string structs() {
   return STRUCT(Norm, FIELD(weight), FIELD(bias)) +
-         STRUCT(Layer, FIELD(query_key_value), FIELD(attention_output), FIELD(cross_query), FIELD(cross_key_value),
-                FIELD(cross_output), FIELD(inner), FIELD(outer), FIELD(attention_norm), FIELD(cross_norm),
-                FIELD(feedforward_norm), FIELD(latent_norm)) +
+         STRUCT(Layer, FIELD(query_key_value), FIELD(queries), FIELD(attention_output), FIELD(cross_query),
+                FIELD(cross_key_value), FIELD(cross_output), FIELD(inner), FIELD(outer), FIELD(attention_norm), FIELD(cross_norm),
+                FIELD(feedforward_norm), FIELD(latent_norm), FIELD(query_norm)) +
          STRUCT(Model, FIELD(width), FIELD(vocabulary), FIELD(source_vocabulary), FIELD(encoder_layers),
                 FIELD(decoder_layers), FIELD(heads), FIELD(groups), FIELD(key_dim), FIELD(value_dim), FIELD(inner),
                 FIELD(gated), FIELD(activation), FIELD(rms), FIELD(norm_first), FIELD(rotary_halves),
-                FIELD(has_source), FIELD(latent), FIELD(rotary_dim), FIELD(eps), FIELD(scale), FIELD(softcap), FIELD(embedding_factor),
+                FIELD(has_source), FIELD(latent), FIELD(rotary_dim), FIELD(query_latent), FIELD(eps), FIELD(scale),
+                FIELD(softcap), FIELD(embedding_factor),
                 FIELD(output_factor), FIELD(source_table), FIELD(target_table), FIELD(source_norm),
                 FIELD(target_norm), FIELD(encoder_norm), FIELD(decoder_norm), FIELD(encoder), FIELD(decoder),
                 FIELD(output), FIELD(source_rows), FIELD(target_rows), FIELD(file), FIELD(source_offset),

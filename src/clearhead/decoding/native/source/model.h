@@ -59,15 +59,17 @@ struct PackedMatrix : Matrix {
 };
 
 struct Layer {
-  const PackedMatrix* query_key_value;
+  const PackedMatrix* query_key_value;  // compressed queries: their latents instead of the queries
+  const PackedMatrix* queries;          // from their latents; nullptr: they are not compressed
   const PackedMatrix* attention_output;
-  const PackedMatrix* cross_query;      // nullptr: no cross-attention
+  const PackedMatrix* cross_query;  // nullptr: no cross-attention
   const PackedMatrix* cross_key_value;
   const PackedMatrix* cross_output;
   const PackedMatrix* inner;            // gated: the gate's outputs first, then the inner layer's
   const PackedMatrix* outer;
   Norm attention_norm, cross_norm, feedforward_norm;
   Norm latent_norm;  // of what is stored, where values are a part of keys
+  Norm query_norm;   // of the latents of queries
 };
 
 struct Model {
@@ -78,6 +80,7 @@ struct Model {
   int32_t rms, norm_first, rotary_halves, has_source;
   int32_t latent;      // so many features of a key are normed before it is stored, and are its value; 0: values lie apart
   int32_t rotary_dim;  // so many features at the end of a head are turned
+  int32_t query_latent;  // so many features from which all queries are computed; 0: they are not compressed
   float eps, scale, softcap, embedding_factor, output_factor;
   const float* source_table;
   const float* target_table;
@@ -111,7 +114,7 @@ inline size_t decoder_bytes(const Model& model) {
   for (int i = 0; i < model.decoder_layers; ++i) {
     const Layer& one = model.decoder[i];
     for (const PackedMatrix* matrix :
-         {one.query_key_value, one.attention_output, one.cross_query, one.cross_output, one.inner, one.outer})
+         {one.query_key_value, one.queries, one.attention_output, one.cross_query, one.cross_output, one.inner, one.outer})
       if (matrix) total += matrix->size();
   }
   return total;
@@ -127,7 +130,9 @@ inline bool layer_fits(const Model& m, const Layer& layer, bool cross) {
   const int64_t queries = int64_t(m.heads) * m.key_dim, mixed = int64_t(m.heads) * m.value_dim;
   const int64_t kept = int64_t(m.groups) * (int64_t(m.key_dim) + (m.latent ? 0 : m.value_dim));
   if (m.latent && !layer.latent_norm.weight) return false;
-  const bool own = is(layer.query_key_value, queries + kept, m.width, m.output) &&
+  if (m.query_latent && !(layer.query_norm.weight && is(layer.queries, queries, m.query_latent, m.output))) return false;
+  const int64_t first = m.query_latent ? m.query_latent : queries;
+  const bool own = is(layer.query_key_value, first + kept, m.width, m.output) &&
                    is(layer.attention_output, m.width, mixed, m.output) &&
                    is(layer.inner, int64_t(m.inner) * (m.gated ? 2 : 1), m.width, m.output) &&
                    is(layer.outer, m.width, m.inner, m.output);
@@ -145,6 +150,7 @@ inline const char* misfit(const Model& m) {
   if (m.heads % m.groups || wide > MOST || m.encoder_layers < 0 || m.decoder_layers < 0) return "sizes";
   if (m.rotary_dim < 0 || m.rotary_dim > m.key_dim || m.rotary_dim % 2) return "sizes";
   if (m.latent && (m.latent != m.value_dim || m.latent > m.key_dim || m.groups != 1 || m.has_source)) return "latents";
+  if (m.query_latent < 0 || m.query_latent > MOST || (m.query_latent && !m.latent)) return "latents";
   if (m.activation < NO_ACTIVATION || m.activation > TANH) return "activation";
   if (!m.output || !is(m.output, m.vocabulary, m.width, m.output)) return "output";
   const bool has_source = m.source_table || m.source_rows || m.source_offset > 0;
