@@ -9,14 +9,23 @@ import torch
 from torch import Tensor
 
 from clearhead.base.errors import UserError
-from clearhead.nn.attention import AttentionConfig, MultiHeadAttention, Problem, attend
+from clearhead.nn.attention import AttentionConfig, MultiHeadAttention, Problem, attend, kernels
 from clearhead.nn.attention.kernels import Kernel
 from clearhead.nn.attention.masks import Causal
 
 from .builders import CPU_KERNELS, LAYOUT_ROWS, WIDTH, case, layer_for, small_tiles
 
-EVERY_KERNEL: dict[str, Kernel | str] = {"reference": "reference", **CPU_KERNELS}
 SHARE = 0.3
+
+
+def short_runs(problem: Problem) -> Tensor:
+    """PyTorch's kernel, given two queries at a time under a causal mask."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "CAUSAL_RUN", 2)
+        return attend(problem, "sdpa")
+
+
+EVERY_KERNEL: dict[str, Kernel | str] = {"reference": "reference", "short runs": short_runs, **CPU_KERNELS}
 
 
 def with_dropout(problem: Problem, share: float = SHARE) -> Problem:

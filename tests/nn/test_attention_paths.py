@@ -134,9 +134,9 @@ def test_sdpa_in_runs(score: str, scheme: str, elements: int, monkeypatch: pytes
     runs: list[slice] = []
     run = kernels._run
 
-    def counted(problem: Problem, inputs: Any, rows: slice, keys: slice) -> Tensor:
+    def counted(problem: Problem, inputs: Any, rows: slice, keys: slice, kept: bool = False) -> Tensor:
         runs.append(rows)
-        return run(problem, inputs, rows, keys)
+        return run(problem, inputs, rows, keys, kept)
 
     monkeypatch.setitem(kernels.RUN_ELEMENTS, "cpu", elements)
     monkeypatch.setattr(kernels, "_run", counted)
@@ -159,14 +159,14 @@ def test_sdpa_in_runs(score: str, scheme: str, elements: int, monkeypatch: pytes
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     sizes=st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(0, 14)),
-    reach=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+    reach=st.none() | st.tuples(st.integers(0, 4), st.integers(0, 4)),
     shortest=st.integers(1, 4),
     more=st.sampled_from([None, Causal(), Padding([3, 9]), Window(2, 3), Padding([0, 4]) & Causal()]),
     pair=st.sampled_from(SPECIAL),
 )
-def test_a_window_on_a_cpu_is_given_the_keys_it_sees(
+def test_a_window_or_causal_mask_on_a_cpu_is_given_the_keys_it_sees(
     sizes: tuple[int, int, int],
-    reach: tuple[int, int],
+    reach: tuple[int, int] | None,
     shortest: int,
     more: Mask | None,
     pair: tuple[str, str],
@@ -176,15 +176,16 @@ def test_a_window_on_a_cpu_is_given_the_keys_it_sees(
     layer = layer_for(*pair, LAYOUT_ROWS["grouped"], torch.float64)
     torch.manual_seed(queries * 10 + keys)
     x, memory = (torch.randn(2, size, WIDTH).double().requires_grad_() for size in (queries, keys))
-    mask = Window(*reach) if more is None else Window(*reach) & more
+    mask = Causal() if reach is None else Window(*reach)
+    mask = mask if more is None else mask & more
     problem = layer.problem(x, memory, mask=mask)
     problem = dataclasses.replace(problem, queries=Tokens.padded(queries, start=start))
-    before = kernels.SHORTEST_BAND
-    kernels.SHORTEST_BAND = shortest
+    before = kernels.SHORTEST_BAND, kernels.CAUSAL_RUN
+    kernels.SHORTEST_BAND = kernels.CAUSAL_RUN = shortest
     try:
         found = attend(problem, "sdpa")
     finally:
-        kernels.SHORTEST_BAND = before
+        kernels.SHORTEST_BAND, kernels.CAUSAL_RUN = before
     wanted = attend(problem, "reference")
     assert torch.allclose(found, wanted, rtol=0, atol=1e-10)
     both = (torch.autograd.grad(out.sin().sum(), [x, memory], retain_graph=True) for out in (found, wanted))
@@ -212,6 +213,10 @@ def test_a_window_on_a_cpu_costs_by_its_width(monkeypatch: pytest.MonkeyPatch) -
         pairs.clear()
         attend(layer.problem(torch.randn(1, 40, WIDTH), mask=Window(32) & Causal()))
         assert pairs == [40 * 40]  # too short to be worth it
+        pairs.clear()
+        layer = layer_for("scaled_dot", "alibi", LAYOUT_ROWS["multi-head"], torch.float32)
+        attend(layer.problem(torch.randn(1, 1024, WIDTH), mask=Causal()))
+        assert sum(pairs) <= 1024 * (1024 + kernels.CAUSAL_RUN) / 2  # a causal mask with a bias: half
 
 
 # --- rows that see nothing, sides that hold nothing -----------------------------------------------

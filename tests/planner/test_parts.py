@@ -44,6 +44,9 @@ PARTS: dict[str, dict[str, Any]] = {
     "window, dropout": {"attention": {"kind": "sparse", "window": 20, "dropout": 0.1}},
     "window, grouped": {"attention": {"kind": "sparse", "window": 20, "kv_heads": 1, "value_dim": 24}},
     "strides and blocks": {"attention": {"kind": "sparse", "stride": 2, "unit": 8, "local": 16}},
+    "music": {"position": {"name": "music"}},
+    "t5": {"position": {"name": "t5"}},
+    "attention dropout": {"attention": {"dropout": 0.1}},
     "linear": {"attention": {"kind": "linear"}},
     "performer": {"attention": {"kind": "performer"}},
 }

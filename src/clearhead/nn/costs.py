@@ -18,7 +18,7 @@ from typing import Any, Literal
 from torch import nn
 
 from clearhead.nn.attention import MultiHeadAttention, Score
-from clearhead.nn.attention.kernels import RUN_ELEMENTS
+from clearhead.nn.attention.kernels import CAUSAL_RUN, RUN_ELEMENTS, banded_runs
 from clearhead.nn.attention.scores import Additive, Bilinear, ReducedRank
 from clearhead.nn.layers import ACTIVATIONS, FeedForward
 from clearhead.nn.positions import Music, Shaw, TransformerXL
@@ -70,6 +70,22 @@ class Sight:
     def visible(self) -> float:
         """The share of pairs that a causal mask leaves: each token and those before it."""
         return (self.keys + 1) / (2 * self.keys) if self.causal else 1.0
+
+
+@dataclass(frozen=True)
+class Shown(Sight):
+    """The pairs of an attention layer, if a kernel computes fewer than all."""
+
+    shown: int = 0  # pairs of one row
+    read: int = 0  # keys of one row, each as often as a run of queries reads it; 0: once
+
+    @property
+    def pairs(self) -> int:
+        return self.rows * self.shown
+
+    @property
+    def visible(self) -> float:
+        return 1.0
 
 
 @dataclass(frozen=True)
@@ -166,7 +182,7 @@ def feedforward_kept(layer: FeedForward, sight: Sight, storage: Storage) -> int:
 
 def attention_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> int:
     """Queries, keys, values and result, the softmax's sums, and what score and position add."""
-    config, score = layer.config, layer.score
+    config, score, sight = layer.config, layer.score, _in_runs(layer, sight, storage)
     heads, value = config.heads, config.value_size
     queries, keys = sight.rows * sight.queries, sight.rows * sight.keys
     tiled = _is_tiled(layer)
@@ -175,6 +191,8 @@ def attention_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
     groups = config.groups if grouped and not matrix else heads
     compared = config.score_rank or config.key_size if isinstance(score, ReducedRank) else config.key_size
     size = compared if tiled or matrix else max(compared, value)  # fused kernels have one head size
+    if matrix and isinstance(sight, Shown) and sight.read:
+        keys = sight.rows * sight.read  # each run stores its own
     numbers = queries * heads * size + keys * groups * (size + (value if tiled or matrix else size))
     if matrix:
         pairs = 0 if _made_again(layer, sight, storage) else sight.pairs * heads
@@ -190,6 +208,18 @@ def attention_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
         numbers += _score_kept(layer, sight)
     sums = queries * heads * FLOAT
     return numbers * storage.item + sums + _position_kept(layer, sight, storage)
+
+
+def _in_runs(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> Sight:
+    """On a CPU, queries under a causal mask go to the kernel in runs with the keys they can see."""
+    stored = layer.position.has_bias or layer.config.dropout > 0  # else PyTorch's own causal kernel serves
+    if not stored or not storage.on_cpu or not sight.causal or isinstance(sight, Shown):
+        return sight
+    if layer.kernel not in ("auto", "sdpa") or _is_tiled(layer):
+        return sight
+    runs = banded_runs(sight.queries, sight.keys, CAUSAL_RUN, (sight.keys, 0))
+    pairs = sum((queries.stop - queries.start) * keys.stop for queries, keys in runs)
+    return Shown(**vars(sight), shown=pairs, read=sum(keys.stop for _, keys in runs))
 
 
 def _is_tiled(layer: MultiHeadAttention) -> bool:
@@ -211,8 +241,9 @@ def _made_again(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> bo
     """Whether biases are so large that they are computed in runs, and recomputed in the backward pass."""
     if layer.kernel == "reference" or not layer.position.has_bias:
         return False
-    rows = 1 if layer.position.elementwise_bias else sight.rows  # a bias by distance serves all rows
-    pairs = rows * sight.queries * sight.keys
+    pairs = sight.pairs
+    if layer.position.elementwise_bias:
+        pairs //= sight.rows  # a bias by distance serves all rows
     return pairs * layer.config.heads > RUN_ELEMENTS["cpu" if storage.on_cpu else "cuda"]
 
 
@@ -238,7 +269,8 @@ def _position_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
     scheme, heads, size = layer.position, layer.config.heads, layer.config.key_size
     if not scheme.has_bias or _is_tiled(layer) or _made_again(layer, sight, storage):
         return 0  # the tiled kernel recomputes a block's bias as needed
-    table = sight.queries * sight.keys * heads
+    pairs = sight.pairs // sight.rows
+    table = pairs * heads
     numbers = 0 if _keeps_matrix(layer, storage) else table * (1 if scheme.elementwise_bias else sight.rows)
     distances = sight.queries + sight.keys - 1
     if isinstance(scheme, (Shaw, TransformerXL)):
@@ -248,8 +280,7 @@ def _position_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
     if isinstance(scheme, TransformerXL):
         numbers += sight.rows * sight.keys * heads * size + heads * distances * scheme.width
     learned = bool(list(scheme.parameters()))  # then the mask on its numbers is stored
-    learned_index = (ID + 1 if scheme.elementwise_bias else 1) if learned else 0
-    return numbers * storage.item + sight.queries * sight.keys * learned_index
+    return numbers * storage.item + (pairs if learned else 0)
 
 
 def shared_bias(layer: Any, sight: Sight, storage: Storage) -> int:
@@ -259,7 +290,8 @@ def shared_bias(layer: Any, sight: Sight, storage: Storage) -> int:
         return 0
     if _is_tiled(layer) or _keeps_matrix(layer, storage) or _made_again(layer, sight, storage):
         return 0
-    return sight.queries * sight.keys * int(layer.config.heads) * storage.item
+    pairs = _in_runs(layer, sight, storage).pairs // sight.rows
+    return pairs * int(layer.config.heads) * storage.item
 
 
 def keys_and_values(layer: MultiHeadAttention, tokens: int) -> int:

@@ -6,7 +6,7 @@ Shapes: R rows, H heads, T queries, S keys.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -21,6 +21,7 @@ from clearhead.nn.costs import (
     FLOAT,
     Costs,
     Product,
+    Shown,
     Sight,
     Storage,
     attention_kept,
@@ -31,21 +32,6 @@ from clearhead.nn.costs import (
     score_products,
 )
 from clearhead.nn.tokens import Tokens
-
-
-@dataclass(frozen=True)
-class Shown(Sight):
-    """The pairs of an attention layer, if a kernel computes fewer than all."""
-
-    shown: int = 0  # pairs of one row
-
-    @property
-    def pairs(self) -> int:
-        return self.rows * self.shown
-
-    @property
-    def visible(self) -> float:
-        return 1.0
 
 
 def computed(layer: SparseAttention, sight: Sight) -> Sight:
