@@ -16,8 +16,8 @@ from clearhead.base.errors import UserError
 from clearhead.bundle.mapped import MAPPED
 from clearhead.decoding.backend import Symbols
 from clearhead.decoding.native import NativeRows, pack, why_not
-from clearhead.decoding.native.binding import instruction_sets
-from clearhead.decoding.native.pack import BYTES, Dtype, portions, rows_of
+from clearhead.decoding.native.binding import instruction_sets, portions, rows_of
+from clearhead.decoding.native.pack import BYTES, Dtype
 from clearhead.decoding.native.weight_memory import HUGE, PrivateMemory
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no native engine: {why_not()}")

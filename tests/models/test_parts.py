@@ -341,7 +341,6 @@ def test_without_a_pattern_weights_begin_as_they_always_did() -> None:
     [
         {"attention__kind": "linear"},
         {"attention__kind": "reformer"},
-        {"attention__kind": "latent", "attention__query_latent_dim": 4},
         {"feedforward__kind": "telling"},
         {"layer_pattern": (LayerRule(first=1, feedforward=FeedForwardConfig(width=3)),)},
     ],

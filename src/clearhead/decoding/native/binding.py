@@ -10,6 +10,8 @@ import ctypes
 import functools
 import os
 import weakref
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -273,3 +275,31 @@ def free_with(owner: object, function: ctypes._NamedFuncPointer, handle: int) ->
 def plain(tensor: Tensor) -> Tensor:
     """A parameter as contiguous float32 on the CPU; unchanged if it already is."""
     return tensor.detach().to(device="cpu", dtype=torch.float32).contiguous()
+
+
+def portions(sizes: list[int], panel: int, most: int) -> Iterator[tuple[int, int]]:
+    """Rows of stacked matrices, at most so many at a time, from panel border to panel border.
+
+    Where a matrix ends with a panel, so does a portion: it is contiguous, and nothing is copied.
+
+    >>> list(portions([64, 64, 100], 32, 64)), list(portions([10, 10, 10], 32, 64))
+    ([(0, 64), (64, 128), (128, 192), (192, 228)], [(0, 30)])
+    """
+    whole = sum(sizes)
+    borders = [one for one in accumulate(sizes) if one % panel == 0 or one == whole]
+    begin = 0
+    for border in borders:
+        while begin < border:
+            yield begin, min(begin + most, border)
+            begin = min(begin + most, border)
+
+
+def rows_of(weights: list[Tensor], begin: int, end: int) -> Tensor:
+    """Rows begin..end−1 of stacked matrices, as contiguous float32."""
+    found, first = [], 0
+    for weight in weights:
+        low, high = max(begin - first, 0), min(end - first, len(weight))
+        if low < high:
+            found.append(plain(weight[low:high]))
+        first += len(weight)
+    return found[0] if len(found) == 1 else torch.cat(found)

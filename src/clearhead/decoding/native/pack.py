@@ -12,8 +12,6 @@ import ctypes
 import json
 import math
 import weakref
-from collections.abc import Iterator
-from itertools import accumulate
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -23,7 +21,7 @@ from clearhead.base.errors import UserError
 from clearhead.base.library import library, one_at_a_time
 from clearhead.bundle.mapped import MAPPED, MappedFile, PassingView
 from clearhead.decoding.native import binding
-from clearhead.decoding.native.binding import free_with, functions, plain
+from clearhead.decoding.native.binding import free_with, functions, plain, portions, rows_of
 from clearhead.decoding.native.weight_memory import (
     FilledMemory,
     PrivateMemory,
@@ -276,34 +274,6 @@ def _head_sizes(own: AttentionConfig) -> dict[str, int]:
     return {"groups": own.groups, "key_dim": own.key_size, "value_dim": own.value_size}
 
 
-def portions(sizes: list[int], panel: int, most: int) -> Iterator[tuple[int, int]]:
-    """Rows of stacked matrices, at most so many at a time, from panel border to panel border.
-
-    Where a matrix ends with a panel, so does a portion: it is contiguous, and nothing is copied.
-
-    >>> list(portions([64, 64, 100], 32, 64)), list(portions([10, 10, 10], 32, 64))
-    ([(0, 64), (64, 128), (128, 192), (192, 228)], [(0, 30)])
-    """
-    whole = sum(sizes)
-    borders = [one for one in accumulate(sizes) if one % panel == 0 or one == whole]
-    begin = 0
-    for border in borders:
-        while begin < border:
-            yield begin, min(begin + most, border)
-            begin = min(begin + most, border)
-
-
-def rows_of(weights: list[Tensor], begin: int, end: int) -> Tensor:
-    """Rows begin..end−1 of stacked matrices, as contiguous float32."""
-    found, first = [], 0
-    for weight in weights:
-        low, high = max(begin - first, 0), min(end - first, len(weight))
-        if low < high:
-            found.append(plain(weight[low:high]))
-        first += len(weight)
-    return found[0] if len(found) == 1 else torch.cat(found)
-
-
 Key = tuple[Dtype, int, bool, Sharing]
 _known: weakref.WeakKeyDictionary[nn.Module, dict[Key, tuple[Any, Packed]]] = weakref.WeakKeyDictionary()
 # Addresses of a model's weights, and views of a few numbers of each.
@@ -332,9 +302,8 @@ def pack(
     file = MAPPED.get(model)
     if file is not None:
         file.check()
-        latent = isinstance(
-            cast(Any, model).config.attention, LatentConfig
-        )  # whose matrices are computed here
+        # The matrices of latent attention are computed here.
+        latent = isinstance(cast(Any, model).config.attention, LatentConfig)
         if latent or file.written() or not all(file.holds(weight.detach()) for weight in model.parameters()):
             file = None
     state = _fingerprint(model, untouched=file is not None)

@@ -11,16 +11,15 @@
 | flex      | a kernel compiled for this score, bias and mask (`flex.py`) | GPU |
 | auto      | a fused one that computes the problem exactly, else tiled | everywhere |
 
-`unsupported(name, problem)` says in a clause why a kernel cannot compute a
-problem; a kernel chosen by name then refuses with that clause.
+`unsupported(name, problem)` says in a clause why a kernel cannot compute a problem; a kernel chosen by name
+then refuses with that clause.
 
-`sdpa` never creates the n×n matrix, whatever the mask or the bias: plain causal and
-unmasked attention go to PyTorch's function as they are, anything else in runs of
-queries small enough that a run's mask and bias stay small. On a CPU a run under a
-window or a causal mask is given only the keys it can see: the cost of a window grows
-with its width and not with the text, and a causal mask halves that of a bias. Rows
-that may attend to nothing are given something to attend to and then set to 0, because
-fused kernels disagree on what an empty row means. All equal `reference`.
+`sdpa` never creates the n×n matrix, whatever the mask or the bias: plain causal and unmasked attention go to
+PyTorch's function as they are, anything else in runs of queries small enough that a run's mask and bias stay
+small. On a CPU a run under a window or a causal mask is given only the keys it can see: the cost of a window
+grows with its width and not with the text, and a causal mask halves that of a bias. Rows that may attend to
+nothing are given something to attend to and then set to 0, because fused kernels disagree on what an empty
+row means. All equal `reference`.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ from clearhead.nn.attention.problem import Inputs, Problem, inputs_of, masked_so
 from clearhead.nn.attention.tiled import tiled
 
 Kernel = Callable[[Problem], Tensor]
+Run = tuple[slice, slice]  # queries, and the keys that the kernel is given for them
 
-# A run's mask or bias may hold this many numbers: little compared with a laptop's memory, or a GPU's, where
-# few long runs are faster.
+# The numbers in a run's mask or bias: little for a laptop's memory, or a GPU's, where few long runs are faster
 RUN_ELEMENTS = {"cpu": 2**24, "cuda": 2**28}
 SHORTEST_BAND, LONGEST_BAND = 64, 512  # queries of a run under a window: about half the window, between these
 CAUSAL_RUN = 128  # under a causal mask alone; as fast as 64 and 256 on 512 tokens or more
@@ -152,15 +151,13 @@ def _sdpa_rows(problem: Problem) -> Tensor:
     return torch.cat(outputs, dim=2)
 
 
-def sdpa_runs(problem: Problem) -> list[tuple[slice, slice]]:
+def sdpa_runs(problem: Problem) -> list[Run]:
     """Which queries go to the kernel together, and with which keys."""
     count, width = problem.q.shape[2], problem.k.shape[2]
     reach = band(problem)
     if reach is None:
-        step = _run_length(problem, width)
-        if step >= count:
-            return [(slice(0, count), slice(0, width))]
-        return [(slice(at, min(at + step, count)), slice(0, width)) for at in range(0, count, step)]
+        step, some = _run_length(problem, width), max(count, 1)  # one run of no queries, too
+        return [(slice(at, min(at + step, count)), slice(0, width)) for at in range(0, some, step)]
     before, after = reach
     wanted = CAUSAL_RUN if before >= width else max(shortest_band(problem), (before + after) // 2)
     step = min(wanted, LONGEST_BAND, count)
@@ -169,12 +166,9 @@ def sdpa_runs(problem: Problem) -> list[tuple[slice, slice]]:
     return banded_runs(count, width, step, reach, ahead)
 
 
-def banded_runs(
-    count: int, width: int, step: int, reach: tuple[int, int], ahead: int = 0
-) -> list[tuple[slice, slice]]:
+def banded_runs(count: int, width: int, step: int, reach: tuple[int, int], ahead: int = 0) -> list[Run]:
     """`step` queries at a time, each run with the keys that it sees if a query sees `reach` around it."""
-    before, after = reach
-    runs = []
+    (before, after), runs = reach, []
     for at in range(0, count, step):
         end = min(at + step, count)
         first = min(max(at + ahead - before, 0), width - 1)  # at least one, which the mask then hides
@@ -213,10 +207,10 @@ def _budget(problem: Problem) -> int:
     return RUN_ELEMENTS.get(problem.q.device.type, RUN_ELEMENTS["cpu"])
 
 
-def mask_size(problem: Problem, runs: Sequence[tuple[slice, slice]]) -> int:
+def mask_size(problem: Problem, runs: Sequence[Run]) -> int:
     """The total size of the masks or biases of all runs."""
-    each = _mask_rows(problem)
-    return sum(each * (rows.stop - rows.start) * (keys.stop - keys.start) for rows, keys in runs)
+    pairs = sum((queries.stop - queries.start) * (keys.stop - keys.start) for queries, keys in runs)
+    return _mask_rows(problem) * int(pairs)
 
 
 def _mask_rows(problem: Problem) -> int:
@@ -249,7 +243,7 @@ def plain_mask(problem: Problem) -> str | None:
 def _run_length(problem: Problem, width: int) -> int:
     """How many queries a run with this many keys may have."""
     if not problem.position.has_bias and not problem.mask.depends_on_query:
-        return problem.q.shape[2]
+        return max(1, problem.q.shape[2])
     return max(1, _budget(problem) // max(_mask_rows(problem) * width, 1))
 
 
@@ -317,8 +311,7 @@ def unsupported(name: str, problem: Problem) -> str | None:
         return f"it needs a GPU, and the tensors are on '{problem.q.device.type}'"
     if name == "flex":
         return flex_kernel.unsupported(problem)
-    reason = varlen_unsupported(problem)
-    if name == "varlen" or reason is not None:
+    if (reason := varlen_unsupported(problem)) is not None or name == "varlen":
         return reason
     from clearhead.nn.attention import short as kernel
 
@@ -329,11 +322,8 @@ def choose(problem: Problem) -> str:
     """The kernel that `auto` chooses: a fused one if exact, tiled otherwise."""
     if unsupported("varlen", problem) is None:
         return "varlen" if unsupported("short", problem) else "short"
-    if (
-        problem.mask.sparse
-        and pays(problem)
-        and (not problem.q.is_cuda or flash_unsupported(problem) is None)
-    ):
+    fused = not problem.q.is_cuda or flash_unsupported(problem) is None
+    if fused and problem.mask.sparse and pays(problem):
         return "blocks"
     if unsupported("flex", problem) is None and worthwhile(problem):
         return "flex"
@@ -349,9 +339,7 @@ def worthwhile(problem: Problem) -> bool:
 
 
 def served_by(problem: Problem, kernel: str | Kernel = "auto") -> str:
-    """Which kernel computes a problem on a GPU, as named in a run's log, including the one that PyTorch's
-    function uses inside.
-    """
+    """Which kernel computes a problem on a GPU, by the name it has in a run's log."""
     if callable(kernel):
         return getattr(kernel, "__name__", "own")
     name = choose(problem) if kernel == "auto" else kernel
@@ -374,7 +362,6 @@ def attend(problem: Problem, kernel: str | Kernel = "auto") -> Tensor:
         return KERNELS[choose(problem)](problem)
     if kernel not in KERNELS:
         raise UserError(f"There is no attention kernel '{kernel}': {nearest(kernel, ['auto', *KERNELS])}")
-    reason = unsupported(kernel, problem)
-    if reason:
+    if reason := unsupported(kernel, problem):
         raise UserError(f"The kernel '{kernel}' cannot compute this attention: {reason}. Use kernel='auto'.")
     return KERNELS[kernel](problem)
