@@ -45,7 +45,7 @@ from clearhead.nn.attention.tiled import tiled
 Kernel = Callable[[Problem], Tensor]
 Run = tuple[slice, slice]  # queries, and the keys that the kernel is given for them
 
-# The numbers in a run's mask or bias: little for a laptop's memory, or a GPU's, where few long runs are faster
+# Numbers in the mask or bias of a run: little for the memory of a laptop, or of a GPU, which likes long runs
 RUN_ELEMENTS = {"cpu": 2**24, "cuda": 2**28}
 SHORTEST_BAND, LONGEST_BAND = 64, 512  # queries of a run under a window: about half the window, between these
 CAUSAL_RUN = 128  # under a causal mask alone; as fast as 64 and 256 on 512 tokens or more
