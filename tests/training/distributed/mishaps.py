@@ -126,22 +126,26 @@ def attempt(
 
 def survive(folder: Path, layout: str, kills: int, seed: int) -> dict[str, Any]:
     """Train undisturbed, and then again until so many ranks have been killed; how it went."""
-    begin = time.monotonic()
     codes = attempt(folder, "whole", layout, 0, None)
     assert codes == [0] * RANKS, codes
-    took = time.monotonic() - begin
+    steps = _steps(folder, "whole")
     chance = random.Random(seed)
     ends: list[list[int | None]] = []
     same: list[bool] = []
 
-    def disturb(ranks: list[Process]) -> None:
-        time.sleep(chance.uniform(0.1, 0.9) * took)
-        os.kill(ranks[chance.randrange(RANKS)].pid or 0, signal.SIGKILL)
+    def disturb(name: str, ranks: list[Process]) -> None:
+        """Kill a rank once the run has got to a random step; one that resumes behind it dies as it starts."""
+        reached = chance.uniform(0.1, 0.9) * steps
+        while _steps(folder, name) < reached and all(rank.is_alive() for rank in ranks):
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0.0, 0.05))  # anywhere in a step
+        ranks[chance.randrange(RANKS)].kill()
 
     while len(ends) < kills or len(same) == 0:
         name, start, ended = f"killed-{len(same)}", 0, [1]
         while ended != [0] * RANKS:
-            ended = attempt(folder, name, layout, start, disturb if len(ends) < kills else None)
+            mishap = partial(disturb, name) if len(ends) < kills else None
+            ended = attempt(folder, name, layout, start, mishap)
             ends += [ended] if ended != [0] * RANKS else []
             start += 1
         same.append(all(_bytes(folder / name, file) == _bytes(folder / "whole", file) for file in FILES))
@@ -151,6 +155,12 @@ def survive(folder: Path, layout: str, kills: int, seed: int) -> dict[str, Any]:
 
 def _bytes(folder: Path, name: str) -> bytes:
     return (folder / name).read_bytes()
+
+
+def _steps(folder: Path, name: str) -> int:
+    """How many lines the log of a run has by now."""
+    log = folder / name / "log.jsonl"
+    return log.read_bytes().count(b"\n") if log.exists() else 0
 
 
 def hang(folder: Path, layout: str, name: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def mishaps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_a_killed_run_ends_as_if_it_had_not_been_killed(mishaps: dict[str, Any]) -> None:
     killed = mishaps["killed"]
-    assert killed["same"] == [True]
+    assert set(killed["same"]) == {True}  # a run that ends before its kill is followed by another
     assert len(killed["ends"]) == KILLS
     for codes, said in zip(killed["ends"], killed["said"], strict=True):
         assert sorted(codes) == [-9, 1, 1, 1]
