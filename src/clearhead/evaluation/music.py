@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from clearhead.evaluation.evaluate import Rows
 from clearhead.evaluation.judges import LongTexts
-
-VOICES = 4
+from clearhead.text.events import VOICES
 
 
 @dataclass(frozen=True)
