@@ -85,6 +85,7 @@ def write_midi(path: Path, notes: Sequence[Note]) -> None:
 def draw_roll(path: Path, notes: Sequence[Note], given: float = 0.0) -> None:
     """A picture of the notes, time to the right and pitch upwards; the `given` part is on grey."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     ends = max((note.end for note in notes), default=1.0)
     figure = Figure(figsize=(min(max(6.0, ends * 0.6), 40.0), 4.0), layout="constrained")
@@ -105,7 +106,7 @@ def draw_roll(path: Path, notes: Sequence[Note], given: float = 0.0) -> None:
         )
     if given:
         axes.axvspan(0, given, color="0.9", zorder=0, label="given")
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
     if given or len(voices) > 1:
         figure.legend(loc="outside upper right", ncols=5, frameon=False)
     axes.set(xlabel="seconds", ylabel="MIDI pitch (60 is middle C)", xlim=(0, ends))
