@@ -28,6 +28,7 @@ from clearhead.data.notes import STEP, Note, in_steps, notes_of, played
 from clearhead.data.plan import Draw
 from clearhead.data.ragged import Ragged
 from clearhead.data.read import check_corpus
+from clearhead.explorer.session import PIECES, Session
 from clearhead.jobs.music import draw_roll, write_midi
 from clearhead.jobs.train import resume, train
 from clearhead.tasks import TASKS
@@ -312,6 +313,7 @@ def test_a_model_of_chorales_is_trained_judged_and_writes(
     assert main(["generate", str(run), str(out), "--max-length", "1"]) == 0
     assert capsys.readouterr().out.startswith(in_steps(midi_notes(str(out))) + " ")
     assert main(["score", str(run), str(out)]) == 0
+    assert Session(bundle, "tiny").examples == [PIECES["chorales"]]
     for other in (["generate", str(run), "on60"], ["score", str(run), "hello"]):
         assert main(other) != 0
         assert "not one that this model has learned: write pitch60 or rest" in capsys.readouterr().err

@@ -41,6 +41,25 @@ def midi_files(folder: str) -> list[str]:
     return sorted(str(path) for path in found if not is_hidden(path, Path(folder)))
 
 
+def kind_of(event: str) -> str:
+    """Whether an event is one of chorales or of performances.
+
+    >>> kind_of("pitch60"), kind_of("on60")
+    ('chorales', 'performances')
+    """
+    return "chorales" if event.startswith(("pitch", "rest")) else "performances"
+
+
+def kinds_learned(recipe: Any) -> list[str]:
+    """Which kinds of music a run read, by its settings; both, if they do not say it."""
+    try:
+        files = [one["file"] for one in recipe["data"]["train"]]
+        found = {"chorales" if without_gz(file) == ".json" else "performances" for file in files}
+    except (TypeError, KeyError):  # a bundle of which the origin is unknown
+        found = set()
+    return sorted(found) or ["chorales", "performances"]
+
+
 def read_music(corpus: CorpusConfig, on_read: OnRead | None = None) -> Iterator[Row]:
     """The pieces of a corpus, one per row. A chorale file's part ("valid") is requested like a column."""
     named = asked(corpus)

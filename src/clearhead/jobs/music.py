@@ -10,15 +10,15 @@ from clearhead.base.atomic import atomic_write_bytes
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
 from clearhead.data.lines import without_gz
-from clearhead.data.music import MIDI, midi_notes, mido_library, performance
+from clearhead.data.music import MIDI, kind_of, kinds_learned, midi_notes, mido_library, performance
 from clearhead.data.notes import Note, in_steps
 from clearhead.text.events import WORDS
 
 _KNOWN = frozenset(WORDS)
 TICKS = 960  # per second: 480 per quarter
-_LEARNED = {  # by whether it learned chorales: the words, and how a piece begins
-    True: ("pitch", "rest", "pitch60 or rest for each of four voices"),
-    False: ("on", "off", "shift", "velocity", "on60, off60, shift50 and velocity20"),
+_HOW = {
+    "chorales": "pitch60 or rest for each of four voices",
+    "performances": "on60, off60, shift50 and velocity20",
 }
 
 
@@ -26,25 +26,17 @@ def prompt_of(bundle: Bundle, prompt: str) -> str:
     """A prompt of a music model as events, which a MIDI file can hold; other models' prompts as they are."""
     if bundle.metadata.get("task") != "music":
         return prompt
-    kinds = _kinds(bundle)
+    kinds = kinds_learned(bundle.metadata.get("recipe"))
     if without_gz(prompt) in MIDI:
-        return in_steps(midi_notes(prompt, in_tempo=False)) if kinds == {True} else performance(prompt)
-    known = [word for kind in kinds for word in _LEARNED[kind][:-1]]
+        alone = kinds == ["chorales"]
+        return in_steps(midi_notes(prompt, in_tempo=False)) if alone else performance(prompt)
     for word in prompt.split():
-        if word not in _KNOWN or not word.startswith(tuple(known)):
+        if word not in _KNOWN or kind_of(word) not in kinds:
             raise UserError(
                 f"Music is written in events, and '{word:.40}' is not one that this model has learned: write "
-                f"{', or '.join(_LEARNED[kind][-1] for kind in sorted(kinds, reverse=True))}; or name a "
-                "MIDI file."
+                f"{', or '.join(_HOW[kind] for kind in kinds)}; or name a MIDI file."
             )
     return prompt
-
-
-def _kinds(bundle: Bundle) -> set[bool]:
-    """Whether it learned chorales, performances, or both; both also if its files are unknown."""
-    recipe = bundle.metadata.get("recipe") or {}
-    files = [one.get("file") for one in recipe.get("data", {}).get("train", [])]
-    return {without_gz(file) == ".json" for file in files if file} or {True, False}
 
 
 def check_place(path: Path, endings: Sequence[str], force: bool) -> None:
