@@ -108,8 +108,9 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     folder = CorpusConfig(file=str(tmp_path))
     assert len(list(read_music(folder))) == 1
     check_corpus(folder, TASKS["music"].columns)
-    with pytest.raises(UserError, match="train with --task music"):
-        check_corpus(CorpusConfig(file=str(tmp_path / "a.mid")), Columns(task="generate", targets=("text",)))
+    for music in (tmp_path, tmp_path / "a.mid"):
+        with pytest.raises(UserError, match="train with --task music"):
+            check_corpus(CorpusConfig(file=str(music)), Columns(task="generate", targets=("text",)))
 
 
 TIMES = st.integers(0, 400)  # hundredths of a second
