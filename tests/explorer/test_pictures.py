@@ -202,3 +202,5 @@ def test_the_page_of_a_piece_shows_which_notes_were_looked_at() -> None:
         drawn = page.partition("Layer 2, mean of its heads")[2].partition("</svg>")[0]
         shown = [float(one) for one in re.findall(r"<title>pitch \d+, from .*? s: (.*?)</title>", drawn)]
         assert shown == pytest.approx([float(last[list(places)].sum()) for _, places in notes], rel=1e-3)
+        assert min(int(y) for y in re.findall(r'<text[^>]* y="(\d+)"', drawn)) > 10  # names are whole
+    assert "Which notes it looked at" not in explain(session, "shift20")

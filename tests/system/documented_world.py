@@ -126,6 +126,8 @@ def write_pictures(folder: Path) -> None:
     pieces = json.loads(write_corpus(folder, "music", 60).read_text(encoding="utf-8"))
     (folder / "chorales.json").write_text(json.dumps({"train": pieces}), encoding="utf-8")
     write_midi(folder / "midi")
+    for name in ("beginning", "piece"):
+        shutil.copy(folder / "midi" / "0.mid", folder / f"{name}.mid")
 
 
 def write_midi(folder: Path) -> None:
@@ -159,6 +161,7 @@ def write_bundles(folder: Path) -> None:
         ("mnist", "image", {"file": "data.npz"}),
         ("pictures", "image", {"file": "pictures"}),
         ("chorales", "music", {"file": "chorales.json", "target_column": "train"}),
+        ("piano", "music", {"file": "midi"}),
     ):
         trained(folder, name, task, {**corpus, "file": str(folder / corpus["file"])})
     for copy in COPIES:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from clearhead.api import load
@@ -21,11 +23,12 @@ from clearhead.data.columns import Columns
 from clearhead.data.config import CorpusConfig
 from clearhead.data.encoding import Specials
 from clearhead.data.encodings import Pieces
-from clearhead.data.music import chorales, midi_files, performance, read_music
-from clearhead.data.notes import Note, notes_of
+from clearhead.data.music import chorales, midi_files, midi_notes, performance, read_music
+from clearhead.data.notes import STEP, Note, in_steps, notes_of, played
 from clearhead.data.plan import Draw
 from clearhead.data.ragged import Ragged
 from clearhead.data.read import check_corpus
+from clearhead.explorer.session import PIECES, Session
 from clearhead.jobs.music import draw_roll, write_midi
 from clearhead.jobs.train import resume, train
 from clearhead.tasks import TASKS
@@ -105,8 +108,80 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     folder = CorpusConfig(file=str(tmp_path))
     assert len(list(read_music(folder))) == 1
     check_corpus(folder, TASKS["music"].columns)
-    with pytest.raises(UserError, match="train with --task music"):
-        check_corpus(CorpusConfig(file=str(tmp_path / "a.mid")), Columns(task="generate", targets=("text",)))
+    for music in (tmp_path, tmp_path / "a.mid"):
+        with pytest.raises(UserError, match="train with --task music"):
+            check_corpus(CorpusConfig(file=str(music)), Columns(task="generate", targets=("text",)))
+
+
+TIMES = st.integers(0, 400)  # hundredths of a second
+HEARD = st.builds(Note, TIMES, TIMES, st.integers(58, 61), st.integers(1, 127), st.integers(0, 1))
+
+
+@settings(deadline=None)
+@given(st.lists(HEARD, min_size=1))
+def test_notes_come_back_from_their_events(found: list[Note]) -> None:
+    """Whatever overlaps: a pitch sounds when one of its notes does, and starts when each of them does."""
+    notes = [one._replace(begin=one.begin / 100, end=(one.begin + one.end) / 100) for one in found]
+    text = played(notes)
+    again = notes_of(text)
+    assert played(again) == text
+
+    def sounding(some: list[Note]) -> set[tuple[int, int]]:
+        spans = [(one.pitch, round(100 * one.begin), round(100 * one.end)) for one in some]
+        return {(pitch, time) for pitch, begin, end in spans for time in range(begin, max(end, begin + 1))}
+
+    assert sounding(again) == sounding(notes)
+    assert {(one.begin, one.pitch) for one in again} == {(one.begin, one.pitch) for one in notes}
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(-1, 127), min_size=4, max_size=4), min_size=1, max_size=12))
+def test_a_chorale_comes_back_from_its_notes(steps: list[list[int]]) -> None:
+    steps.append([60, -1, -1, -1])  # silence at the end has no notes
+    text = " ".join("rest" if pitch < 0 else f"pitch{pitch}" for step in steps for pitch in step)
+    assert in_steps(notes_of(text)) == text
+
+
+def test_notes_of_other_voices_become_those_of_a_chorale() -> None:
+    chord = [Note(0.0, STEP, pitch, voice=7) for pitch in (48, 64, 60)]
+    assert in_steps(chord) == "pitch64 pitch60 pitch48 rest"
+    with pytest.raises(UserError, match="the piece has 5 after 0 quarters"):
+        in_steps([*chord, Note(0.0, 1.0, 70), Note(0.0, 1.0, 71)])
+
+
+def test_keys_pedals_and_silence(tmp_path: Path) -> None:
+    """What a synthesizer would play: hundredths of a second, at 120 quarters per minute."""
+    mido = pytest.importorskip("mido")
+
+    def heard(*events: tuple[int, str, int, int]) -> str:
+        file, now = mido.MidiFile(ticks_per_beat=50), 0
+        file.tracks.append(mido.MidiTrack())
+        for time, kind, number, value in events:
+            names = ("control", "value") if kind == "control_change" else ("note", "velocity")
+            said = dict(zip(names, (number, value), strict=True))
+            file.tracks[0].append(mido.Message(kind, time=time - now, **said))
+            now = time
+        file.save(tmp_path / "keys.mid")
+        return performance(str(tmp_path / "keys.mid")).partition(" ")[2]  # after the velocity
+
+    on, off, control = "note_on", "note_off", "control_change"
+    down, up = (control, 64, 127), (control, 64, 0)
+    one = (on, 60, 80)
+    pedal = heard((0, *down), (0, *one), (10, off, 60, 0), (30, *one), (40, on, 60, 0), (90, *up))
+    assert pedal == "on60 shift30 off60 on60 shift60 off60"
+    assert heard((0, *down), (0, *one), (5, *up), (20, off, 60, 0)) == "on60 shift20 off60"
+    assert heard((0, *one), (10, control, 123, 0), (20, on, 62, 80)) == (
+        "on60 shift10 off60 shift10 on62 shift1 off62"
+    )
+    assert (
+        heard((0, *one), (0, off, 60, 0), (50, on, 62, 80)) == "on60 shift1 off60 shift49 on62 shift1 off62"
+    )
+    again = heard(
+        (0, *one), (10, *one), (10, off, 60, 0), (30, off, 60, 0)
+    )  # the first note's end comes late
+    assert again == "on60 shift10 off60 on60 shift20 off60"
+    chord = heard((0, on, 67, 80), (0, on, 60, 80), (10, on, 64, 80), (10, off, 60, 0), (20, off, 64, 0))
+    assert chord == "on60 on67 shift10 off60 on64 shift10 off64 off67"
 
 
 @pytest.mark.parametrize("keep, sentence", [(-9, "is truncated"), (0, "is empty"), (6, "'cut.mid'|cut")])
@@ -208,7 +283,9 @@ def tiny(file: Path, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_a_model_of_chorales_is_trained_judged_and_writes(tmp_path: Path) -> None:
+def test_a_model_of_chorales_is_trained_judged_and_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("mido")
     run = tmp_path / "run"
     train(run, tiny(chorale_file(tmp_path)), view="quiet")
@@ -233,6 +310,14 @@ def test_a_model_of_chorales_is_trained_judged_and_writes(tmp_path: Path) -> Non
     assert any(note.pitch == 60 and note.begin == 0 for note in notes_of(performance(str(out))))
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert main(asked) != 0  # both are there
+    capsys.readouterr()
+    assert main(["generate", str(run), str(out), "--max-length", "1"]) == 0
+    assert capsys.readouterr().out.startswith(in_steps(midi_notes(str(out))) + " ")
+    assert main(["score", str(run), str(out)]) == 0
+    assert Session(bundle, "tiny").examples == [PIECES["chorales"]]
+    for other in (["generate", str(run), "on60"], ["score", str(run), "hello"]):
+        assert main(other) != 0
+        assert "not one that this model has learned: write pitch60 or rest" in capsys.readouterr().err
     assert main(["generate", str(run), "hello", "--out", str(tmp_path / "b.mid")]) != 0
     assert main(["generate", str(run), prompt, "--out", str(tmp_path / "b.txt")]) != 0
     assert main(["generate", str(run), "hello", "--max-length", "4"]) != 0

@@ -15,7 +15,7 @@ PAGE = "index.html"  # in a folder with drawings
 
 def explain(
     bundle: Annotated[Path, typer.Argument(help="The folder of a trained model.")],
-    text: Annotated[str, typer.Argument(help="The text to explain, or a picture file.")],
+    text: Annotated[str, typer.Argument(help="The text to explain, or a picture or MIDI file.")],
     out: Annotated[
         Path,
         option(
@@ -39,7 +39,7 @@ def explain(
       clearhead explain runs/demo-en-fr "I love deep learning." --out report.html
       clearhead explain en-fr "A red book." --target "Un livre rouge." --out report.html
       clearhead explain runs/digits seven.png --out seven/
-      clearhead explain runs/chorales "pitch67 pitch62 pitch59 pitch43" --out notes.html
+      clearhead explain runs/chorales piece.mid --out notes.html
     """
     from clearhead.api import load  # here, so that --help does not wait for torch
     from clearhead.base.atomic import atomic_folder, atomic_write_text, is_vacant
@@ -48,7 +48,7 @@ def explain(
     from clearhead.explorer.picture_report import drawings
     from clearhead.explorer.report import explain as explained
     from clearhead.explorer.session import Session
-    from clearhead.jobs.music import check_prompt
+    from clearhead.jobs.music import prompt_of
 
     session = Session(load(bundle, device=pick_device(device)), bundle.resolve().name or "model")
     drawn = session.family == "vision" and out.suffix.lower() not in (".html", ".htm")
@@ -58,7 +58,7 @@ def explain(
         raise UserError(f"'{out}' is a folder: name a file in it.")
     if session.family == "vision":
         text = picture_text(session.bundle, text)
-    check_prompt(session.bundle, text)
+    text = prompt_of(session.bundle, text)
     page = explained(session, text, target)
     if drawn:
         with atomic_folder(out) as folder:

@@ -33,7 +33,8 @@ def generate(
         str | None,
         typer.Argument(
             metavar="[PROMPT]",
-            help="Beginning of the text. Without it, reads lines from a pipe, or starts a dialogue.",
+            help="Beginning of the text, or a MIDI file. Without it, reads lines from a pipe, or starts a "
+            "dialogue.",
         ),
     ] = None,
     out: Annotated[
@@ -60,6 +61,7 @@ def generate(
       clearhead generate runs/book --input prompts.txt --output texts.txt
       clearhead generate runs/book
       clearhead generate runs/chorales --out piece.mid --picture piece.png --max-length 512
+      clearhead generate runs/piano beginning.mid --out longer.mid
     """
     asked.check()
     if out is not None or picture is not None:
@@ -95,16 +97,17 @@ def _ready(writer: Writer, asked: Asked) -> Options:
     return options
 
 
-def _check_events(writer: Writer, prompt: str) -> None:
-    from clearhead.jobs.music import check_prompt  # here, so that --help does not wait for torch
+def _events(writer: Writer, prompt: str) -> str:
+    from clearhead.jobs.music import prompt_of  # here, so that --help does not wait for torch
 
-    check_prompt(writer.bundle, prompt)
+    return prompt_of(writer.bundle, prompt)
 
 
 def _check_line(writer: Writer, number: int, prompt: str) -> None:
     from clearhead.jobs.writing import refuse_long_prompt  # here, as above
 
-    _check_events(writer, prompt)
+    if _events(writer, prompt) != prompt:
+        raise UserError(f"Line {number} names a MIDI file, which is only read as a single prompt.")
     refuse_long_prompt(writer, number, prompt)
 
 
@@ -129,7 +132,7 @@ def _format(writer: Writer, options: Options, as_json: bool) -> Any:
 
 def _one(writer: Writer, asked: Asked, prompt: str, as_json: bool) -> None:
     options = _ready(writer, asked)
-    _check_events(writer, prompt)
+    prompt = _events(writer, prompt)
     if not as_json and options.nbest == 1:
         _stream(writer, prompt, options)
         return
@@ -165,7 +168,7 @@ def _piece(
     writer = computing.writer(bundle, continues=True)
     if writer.bundle.metadata.get("task") != "music":
         raise UserError(f"'{bundle}' was not trained on music: --out and --picture are for --task music.")
-    music.check_prompt(writer.bundle, prompt)
+    prompt = music.prompt_of(writer.bundle, prompt)
     text = prompt + "".join(stream_with(writer, prompt, _ready(writer, asked)))
     notes = notes_of(text)
     if not notes:
@@ -227,8 +230,7 @@ def _talk(writer: Writer, asked: Asked) -> None:
                 continue
             own = dataclasses.replace(asked, seed=seed_of(asked.seed, turn))
             turn += 1
-            _check_events(writer, line)
-            _stream(writer, line, _ready(writer, own))
+            _stream(writer, _events(writer, line), _ready(writer, own))
         except UserError as error:
             typer.echo(f"clearhead: {error}", err=True)
         except KeyboardInterrupt:  # ends this text, not the session

@@ -2,7 +2,8 @@
 
 A chorale file is {"train": [piece, …], "valid": …, "test": …} or a list of pieces; a piece is a list of
 steps, and a step a list of at most four MIDI pitches, one per voice (−1: silent). Steps with fewer than four
-are filled with rests. MIDI files give notes and their velocities; pedals and drums are ignored.
+are filled with rests. MIDI files give notes and their velocities; the sustain pedal prolongs notes, and other
+pedals and drums are ignored.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from clearhead.base.reading import Malformed, Unreadable, parse_json, read_bytes
 from clearhead.data.columns import Row, asked
 from clearhead.data.config import CorpusConfig
 from clearhead.data.lines import OnRead, check_file, is_hidden, megabytes, without_gz
-from clearhead.text.events import BINS, PITCHES, SHIFTS
+from clearhead.data.notes import Note, played
+from clearhead.text.events import PITCHES, VOICES
 
 MIDI = (".mid", ".midi")
-VOICES = 4
 LARGEST = 1 << 30  # bytes of a file, which is read whole
-_LONGEST = 24 * 3600 * 100  # hundredths of a second in a MIDI file
+_LONGEST = 24 * 3600  # seconds in a MIDI file
 _DRUMS = 9  # the channel where note numbers are instruments
+_PEDAL = 64  # the controller that holds notes, from 64 on
+_SILENCE = (120, 123)  # the controllers that end all notes of a channel
 _SHAPE = (
     'give {"train": [piece, …]} or [piece, …], where a piece is a list of steps and a step a list of at most '
     "four MIDI pitches"
@@ -36,6 +39,25 @@ def midi_files(folder: str) -> list[str]:
     """The MIDI files in a folder and below, in the order of their names, without hidden ones."""
     found = (path for path in Path(folder).rglob("*") if without_gz(path) in MIDI and path.is_file())
     return sorted(str(path) for path in found if not is_hidden(path, Path(folder)))
+
+
+def kind_of(event: str) -> str:
+    """Whether an event is one of chorales or of performances.
+
+    >>> kind_of("pitch60"), kind_of("on60")
+    ('chorales', 'performances')
+    """
+    return "chorales" if event.startswith(("pitch", "rest")) else "performances"
+
+
+def kinds_learned(recipe: Any) -> list[str]:
+    """Which kinds of music a run read, by its settings; both, if they do not say it."""
+    try:
+        files = [one["file"] for one in recipe["data"]["train"]]
+        found = {"chorales" if without_gz(file) == ".json" else "performances" for file in files}
+    except (TypeError, KeyError):  # a bundle of which the origin is unknown
+        found = set()
+    return sorted(found) or ["chorales", "performances"]
 
 
 def read_music(corpus: CorpusConfig, on_read: OnRead | None = None) -> Iterator[Row]:
@@ -127,54 +149,95 @@ def mido_library() -> Any:
     return mido
 
 
-def performance(path: str) -> str:
-    """The notes of a MIDI file as words. A pitch that several channels hold ends with the last of them."""
+class _Keys:
+    """The keys that are down in each channel, and the notes that they make."""
+
+    def __init__(self) -> None:
+        self.notes: list[Note] = []
+        self._down: dict[tuple[int, int], tuple[float, int]] = {}  # channel, pitch → begin, velocity
+        self._released: set[tuple[int, int]] = set()  # keys whose notes the pedal holds
+        self._pedals: set[int] = set()
+        self._struck: dict[tuple[int, int], float] = {}  # when a key that was down was struck again
+
+    def take(self, message: Any, now: float) -> None:
+        """Note on, note off, or a controller."""
+        channel = message.channel
+        if message.type == "control_change":
+            if message.control == _PEDAL and message.value >= 64:
+                self._pedals.add(channel)
+            elif message.control == _PEDAL:
+                self._pedals.discard(channel)
+                self.end(now, [key for key in self._released if key[0] == channel])
+            else:
+                self.end(now, [key for key in self._down if key[0] == channel])
+            return
+        key = (channel, message.note)
+        if message.type == "note_on" and message.velocity > 0:
+            if key in self._down and key not in self._released:
+                self._struck[key] = now
+            self.end(now, [key])
+            self._down[key] = now, message.velocity
+        elif self._struck.pop(key, None) == now:
+            pass  # the end of the note before, which has ended already
+        elif channel in self._pedals:
+            self._released.add(key)
+        else:
+            self.end(now, [key])
+
+    def end(self, now: float, keys: Iterable[tuple[int, int]] | None = None) -> None:
+        """End the notes of these keys, or all."""
+        for key in list(self._down) if keys is None else keys:
+            self._released.discard(key)
+            if key in self._down:
+                begin, velocity = self._down.pop(key)
+                self.notes.append(Note(begin, now, key[1], velocity, key[0]))
+
+
+def midi_notes(path: str, in_tempo: bool = True) -> list[Note]:
+    """The notes of a MIDI file, in the voices of their channels, as long as the pedal holds them.
+
+    Without `in_tempo`, at 120 quarters per minute.
+    """
     mido, data = mido_library(), _bytes_of(path)
-    words: list[str] = []
-    holders: dict[int, set[int]] = {}  # the channels that hold each pitch
-    seconds, now, bin = 0.0, 0, -1
     if not data.startswith(b"MThd"):
         raise UserError(f"'{path}' is not a MIDI file: give another, or leave it out.")
+    keys, seconds, now = _Keys(), 0.0, 0.0
     try:
         file = mido.MidiFile(file=io.BytesIO(data), clip=True)
-        if file.ticks_per_beat <= 0:
+        if file.ticks_per_beat < 0:
             raise UserError(
                 f"'{path}' counts time in frames of film (SMPTE), not in ticks per quarter: export it again."
             )
+        for track in [] if in_tempo else file.tracks:
+            track[:] = [one.copy(tempo=500_000) if one.type == "set_tempo" else one for one in track]
         for message in file:
             seconds += message.time
-            if message.type not in ("note_on", "note_off") or message.channel == _DRUMS:
+            controls = message.type == "control_change" and message.control in (_PEDAL, *_SILENCE)
+            if not (controls or message.type in ("note_on", "note_off")) or message.channel == _DRUMS:
                 continue
-            time = round(100 * seconds)
-            if time > _LONGEST:
+            if seconds > _LONGEST:
                 raise UserError(
                     f"'{path}' holds more than a day of music: it is damaged, or not a piece of music."
                 )
-            note, starts = message.note, message.type == "note_on" and message.velocity > 0
-            held = holders.setdefault(note, set())
-            before = bool(held)
-            (held.add if starts else held.discard)(message.channel)
-            if not starts and (held or not before):
-                continue  # others hold it, or it was not sounding
-            words += ["shift100"] * ((time - now) // SHIFTS)
-            words += [f"shift{(time - now) % SHIFTS}"] if (time - now) % SHIFTS else []
-            now = time
-            if before:
-                words.append(f"off{note}")
-            if starts:
-                loudness = message.velocity * BINS // 128
-                words += [f"velocity{loudness}"] if loudness != bin else []
-                bin = loudness
-                words.append(f"on{note}")
+            now = seconds
+            keys.take(message, now)
     except UserError:
         raise
     except EOFError as error:
         raise UserError(f"The MIDI file '{path}' is truncated: download it again.") from error
     except Exception as error:  # the library raises various errors
-        raise UserError(f"'{path}' is not a readable MIDI file ({error or 'damaged'}).") from error
-    if not words:
+        raise UserError(
+            f"'{path}' is not a readable MIDI file ({error or 'damaged'}): export it again, or leave it out."
+        ) from error
+    keys.end(now)
+    if not keys.notes:
         raise UserError(f"'{path}' contains no notes: leave it out.")
-    return " ".join(words)
+    return keys.notes
+
+
+def performance(path: str) -> str:
+    """The notes of a MIDI file as words."""
+    return played(midi_notes(path))
 
 
 def _bytes_of(path: str) -> bytes:

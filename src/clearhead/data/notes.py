@@ -1,4 +1,4 @@
-"""Musical events as notes: time, pitch, loudness, voice, and the events that make up each note.
+"""Musical events as notes (time, pitch, loudness, voice), and notes as events.
 
 Knows nothing about files or models.
 """
@@ -6,11 +6,11 @@ Knows nothing about files or models.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from clearhead.data.music import VOICES
-from clearhead.text.events import BINS
+from clearhead.base.errors import UserError
+from clearhead.text.events import BINS, SHIFTS, VOICES
 
 STEP = 0.125  # seconds of a sixteenth, at 120 quarters per minute
 LOUDNESS = 80  # of a chorale's notes, for which it is unknown
@@ -91,3 +91,75 @@ def _performance(events: Sequence[_Event]) -> list[Placed]:
             if kind == "on":
                 sounding[number] = now, velocity, place
     return notes
+
+
+def played(notes: Iterable[Note]) -> str:
+    """Notes as the events of a performance, in hundredths of a second.
+
+    Every note lasts at least one of them. A pitch sounds once at a time: a note ends where the next one of
+    its pitch begins, which then lasts as long as the longer of the two. At the same time, notes end before
+    others begin, from low to high.
+
+    >>> played([Note(0.0, 0.5, 64), Note(0.0, 1.2, 60)])
+    'velocity20 on60 on64 shift50 off64 shift70 off60'
+    """
+    lines: dict[int, list[tuple[int, int, int]]] = {}  # pitch → the begin, end and velocity of its notes
+    for note in sorted(notes):
+        begin, line, loud = round(100 * note.begin), lines.setdefault(note.pitch, []), note.velocity
+        end = max(round(100 * note.end), begin + 1)
+        if line and line[-1][1] > begin:
+            earlier, later, before = line.pop()
+            if earlier < begin:
+                line.append((earlier, begin, before))
+            else:
+                loud = max(loud, before)
+            end = max(end, later)
+        line.append((begin, end, loud))
+    changes = [
+        change
+        for pitch, line in lines.items()
+        for begin, end, loud in line
+        for change in ((begin, 1, pitch, loud * BINS // 128), (end, 0, pitch, 0))
+    ]
+    words: list[str] = []
+    now, bin = 0, -1
+    for time, starts, pitch, loud in sorted(changes):
+        seconds, rest = divmod(time - now, SHIFTS)
+        words += ["shift100"] * seconds + ([f"shift{rest}"] if rest else [])
+        now = time
+        if starts and loud != bin:
+            words.append(f"velocity{loud}")
+            bin = loud
+        words.append(f"on{pitch}" if starts else f"off{pitch}")
+    return " ".join(words)
+
+
+def in_steps(notes: Iterable[Note]) -> str:
+    """Notes as the events of a chorale, at 120 quarters per minute.
+
+    The notes keep their voices where these are the first four and sing one note at a time; otherwise the
+    voices of each step are its notes from high to low.
+
+    >>> in_steps([Note(0.0, 0.25, 72), Note(0.125, 0.25, 48, voice=3)])
+    'pitch72 rest rest rest pitch72 rest rest pitch48'
+    """
+    steps: list[list[Note]] = []
+    for note in sorted(notes):
+        begin = round(note.begin / STEP)
+        end = max(round(note.end / STEP), begin + 1)
+        steps += [[] for _ in range(len(steps), end)]
+        for step in steps[begin:end]:
+            step.append(note)
+    for number, step in enumerate(steps):
+        if len(step) > VOICES:
+            raise UserError(
+                f"A chorale has at most four notes at a time, and the piece has {len(step)} after "
+                f"{number / 4:g} quarters: leave out voices."
+            )
+    parted = all(len({note.voice for note in step} & set(range(VOICES))) == len(step) for step in steps)
+    words: list[str] = []
+    for step in steps:
+        falling = sorted(step, key=lambda note: -note.pitch)
+        sung = {note.voice if parted else place: note.pitch for place, note in enumerate(falling)}
+        words += [f"pitch{sung[voice]}" if voice in sung else "rest" for voice in range(VOICES)]
+    return " ".join(words)

@@ -134,7 +134,7 @@ def ends_documents(corpus: CorpusConfig) -> bool:
 
 def _form_of(path: str, is_stream: bool) -> Form:
     """A file's format by its suffix; a file without a known one is a table if its lines have tabs."""
-    form = _FORMS.get(without_gz(path), "plain")
+    form = "midi" if Path(path).is_dir() and midi_files(path) else _FORMS.get(without_gz(path), "plain")
     if form == "plain" and not is_stream:
         lines = [line for line in itertools.islice(read_lines(path), _LOOK_AT) if not line.isspace()]
         if lines and all("\t" in line for line in lines):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clearhead.data.music import kind_of
 from clearhead.evaluation.evaluate import Rows
 from clearhead.evaluation.judges import LongTexts
-
-VOICES = 4
+from clearhead.text.events import VOICES
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Pieces(LongTexts):
         """In these units."""
         kept = {name: metrics[name] for name in ("nats per token", "perplexity")}
         events = [text.split() for _, text in rows]
-        voices = sum(word.startswith(("pitch", "rest")) for piece in events for word in piece)
+        voices = sum(kind_of(word) == "chorales" for piece in events for word in piece)
         if voices and voices == sum(map(len, events)):
             ends = sum(1 for piece in events if piece)
             kept["nats per voice"] = kept["nats per token"] * (voices + ends) / voices

@@ -6,6 +6,7 @@ Shapes: L layers, H heads, T tokens, G patches per side.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterator
 from html import escape
 
@@ -23,8 +24,10 @@ from clearhead.explorer.svg import bar, colour_key, figure, heading, listed, num
 from clearhead.explorer.words import texts
 from clearhead.nn.attention.picture import heat_colours, svg_colour
 
-SECOND = 72  # pixels per second of music
-PITCH = 7  # pixels per semitone
+ROLL = 680  # pixels that a short piece is stretched to; a long one is wider, and is scrolled
+SECONDS = (24, 320)  # the fewest and the most pixels per second of music
+PITCH = 8  # pixels per semitone
+ABOVE, BELOW = 6, 18  # pixels, for the name of the highest pitch and for the seconds
 WRITTEN_OUT = 20_000  # weights of single heads that are in tables
 
 
@@ -119,6 +122,8 @@ def note_sections(session: Session, text: str) -> Iterator[str]:
     if not session.reads_music:
         return
     rolls = _rolls(session, text)
+    if not rolls:
+        return
     yield heading(
         "Which notes it looked at",
         "A piano roll: time to the right, pitch upwards. A note's colour is the total attention its "
@@ -153,20 +158,26 @@ def note_roll(notes: list[Placed], row: Tensor, title: str) -> str:
     colours = heat_colours(weights.numpy(), (0.0, largest))
     pitches = [note.pitch for note, _ in notes]
     low, high, end = min(pitches), max(pitches), max(note.end for note, _ in notes)
-    left, height = 34, (high - low + 1) * PITCH
+    left, height = 34, ABOVE + (high - low + 1) * PITCH + BELOW
+    second = min(max(ROLL / end, SECONDS[0]), SECONDS[1])
     drawn = "".join(
-        f'<rect x="{left + note.begin * SECOND:.1f}" y="{(high - note.pitch) * PITCH}" '
-        f'width="{(note.end - note.begin) * SECOND:.1f}" height="{PITCH - 1}" fill="{svg_colour(colour)}" '
+        f'<rect x="{left + note.begin * second:.1f}" y="{ABOVE + (high - note.pitch) * PITCH}" '
+        f'width="{(note.end - note.begin) * second:.1f}" height="{PITCH - 1}" fill="{svg_colour(colour)}" '
         f'stroke="currentColor" stroke-width="0.4"><title>pitch {note.pitch}, from {note.begin:g} s to '
         f"{note.end:g} s: {weight:.4g}</title></rect>"
         for (note, _), colour, weight in zip(notes, colours, weights.tolist(), strict=True)
     )
     named = "".join(
-        f'<text x="{left - 5}" y="{(high - pitch) * PITCH + PITCH}" text-anchor="end">{pitch}</text>'
+        f'<text x="{left - 5}" y="{ABOVE + (high - pitch + 1) * PITCH}" text-anchor="end">{pitch}</text>'
         for pitch in sorted({low, high})
     )
+    every = math.ceil(40 / second)
+    named += "".join(
+        f'<text x="{left + time * second:.1f}" y="{height - 4}">{time} s</text>'
+        for time in range(0, math.ceil(end), every)
+    )
     rest = float(row.sum() - weights.sum())
-    size = left + end * SECOND + 8, height + 6
+    size = left + end * second + 30, height
     about = f"{title}: {rest:.1%} goes to rests, time shifts, velocities and the start"
     return figure(about, size, drawn + named) + colour_key(0.0, largest)
 

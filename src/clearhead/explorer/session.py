@@ -18,6 +18,7 @@ import torch
 
 from clearhead.bundle import is_bundle
 from clearhead.bundle.folder import Bundle, tokenizers_of
+from clearhead.data.music import kinds_learned
 from clearhead.data.pictures import is_picture
 from clearhead.decoding.backend import Symbols
 from clearhead.decoding.options import WITH_SOURCE
@@ -37,10 +38,10 @@ from clearhead.training.bundle_or_run import load_bundle_or_run
 KEPT = 8  # traces
 MOST_EXAMPLES = 8
 # If nothing better is known.
-PIECES = (
-    "pitch67 pitch62 pitch59 pitch43 pitch67 pitch62 pitch59 pitch43 pitch69 pitch62 pitch57 pitch42",
-    "velocity16 on60 shift50 off60 on64 shift50 off64 on67",
-)
+PIECES = {
+    "chorales": "pitch67 pitch62 pitch59 pitch43 " * 2 + "pitch69 pitch62 pitch57 pitch42",
+    "performances": "velocity16 on60 shift50 off60 on64 shift50 off64 on67",
+}
 SENTENCES = ("The old man is reading a red book.", "Who sees the green house?")
 
 
@@ -126,7 +127,9 @@ class Session:
         if self.folder is not None:
             found += [sample["source"] for sample in samples_in(self.folder / "training")]
         fitting = [one for one in dict.fromkeys(found) if one.strip() and self._is_short(one)]
-        return fitting[:MOST_EXAMPLES] or list(PIECES if metadata.get("task") == "music" else SENTENCES)
+        if not fitting and metadata.get("task") == "music":
+            return [PIECES[kind] for kind in kinds_learned(metadata.get("recipe"))]
+        return fitting[:MOST_EXAMPLES] or list(SENTENCES)
 
     def _is_short(self, text: str) -> bool:
         return len(text) < 400 and len(self.reader.encode(text)) < min(self.limit, 60)

@@ -9,22 +9,34 @@ from pathlib import Path
 from clearhead.base.atomic import atomic_write_bytes
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
-from clearhead.data.music import MIDI, mido_library
-from clearhead.data.notes import Note
+from clearhead.data.lines import without_gz
+from clearhead.data.music import MIDI, kind_of, kinds_learned, midi_notes, mido_library, performance
+from clearhead.data.notes import Note, in_steps
 from clearhead.text.events import WORDS
 
-TICKS = 960  # per second: 480 per quarter
 _KNOWN = frozenset(WORDS)
+TICKS = 960  # per second: 480 per quarter
+_HOW = {
+    "chorales": "pitch60 or rest for each of four voices",
+    "performances": "on60, off60, shift50 and velocity20",
+}
 
 
-def check_prompt(bundle: Bundle, prompt: str) -> None:
-    """Raise an error for a prompt of a music model that is not written in events."""
-    for word in prompt.split() if bundle.metadata.get("task") == "music" else ():
-        if word not in _KNOWN:
+def prompt_of(bundle: Bundle, prompt: str) -> str:
+    """A prompt of a music model as events, which a MIDI file can hold; other models' prompts as they are."""
+    if bundle.metadata.get("task") != "music":
+        return prompt
+    kinds = kinds_learned(bundle.metadata.get("recipe"))
+    if without_gz(prompt) in MIDI:
+        alone = kinds == ["chorales"]
+        return in_steps(midi_notes(prompt, in_tempo=False)) if alone else performance(prompt)
+    for word in prompt.split():
+        if word not in _KNOWN or kind_of(word) not in kinds:
             raise UserError(
-                f"A piece starts with events, and '{word:.40}' is not one: write pitch60 or rest for each of "
-                f"four voices, or on60, off60, shift50 and velocity20."
+                f"Music is written in events, and '{word:.40}' is not one that this model has learned: write "
+                f"{', or '.join(_HOW[kind] for kind in kinds)}; or name a MIDI file."
             )
+    return prompt
 
 
 def check_place(path: Path, endings: Sequence[str], force: bool) -> None:
@@ -65,11 +77,14 @@ def write_midi(path: Path, notes: Sequence[Note]) -> None:
 def draw_roll(path: Path, notes: Sequence[Note], given: float = 0.0) -> None:
     """A picture of the notes, time to the right and pitch upwards; the `given` part is on grey."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     ends = max((note.end for note in notes), default=1.0)
     figure = Figure(figsize=(min(max(6.0, ends * 0.6), 40.0), 4.0), layout="constrained")
     axes = figure.add_subplot()
-    for note in notes:
+    voices = {note.voice for note in notes}
+    labels = {voice: f"voice {voice + 1}" for voice in sorted(voices)} if len(voices) > 1 else {}
+    for note in sorted(notes, key=lambda note: note.voice):
         axes.barh(
             note.pitch,
             note.end - note.begin,
@@ -79,9 +94,13 @@ def draw_roll(path: Path, notes: Sequence[Note], given: float = 0.0) -> None:
             alpha=0.35 + 0.65 * note.velocity / 127,
             edgecolor="white",
             linewidth=0.3,
+            label=labels.pop(note.voice, None),
         )
     if given:
-        axes.axvspan(0, given, color="0.9", zorder=0)
+        axes.axvspan(0, given, color="0.9", zorder=0, label="given")
+    axes.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    if given or len(voices) > 1:
+        figure.legend(loc="outside upper right", ncols=5, frameon=False)
     axes.set(xlabel="seconds", ylabel="MIDI pitch (60 is middle C)", xlim=(0, ends))
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)

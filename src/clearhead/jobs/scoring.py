@@ -18,6 +18,7 @@ from clearhead.decoding.options import LengthPenalty
 from clearhead.decoding.score import Scored, score
 from clearhead.evaluation.loss import Loss
 from clearhead.jobs.lines import count_lines, file_lines
+from clearhead.jobs.music import prompt_of
 from clearhead.tasks import TASKS
 
 CHUNK = 256  # pairs scored together
@@ -79,15 +80,21 @@ def scored(bundle: Bundle, pairs: Iterable[Pair], penalty: LengthPenalty) -> Ite
     coming, first = iter(pairs), 1
     while chunk := list(islice(coming, CHUNK)):
         try:
-            yield from zip(chunk, score(bundle, chunk, penalty=penalty), strict=True)
+            yield from zip(
+                chunk, score(bundle, [_read(bundle, one) for one in chunk], penalty=penalty), strict=True
+            )
         except UserError:  # one of them failed; those before it still get their scores
             for number, pair in enumerate(chunk, start=first):
                 try:
-                    [one] = score(bundle, [pair], penalty=penalty)
+                    [one] = score(bundle, [_read(bundle, pair)], penalty=penalty)
                 except UserError as error:
                     raise UserError(f"Line {number}: {error}") from error
                 yield pair, one
         first += len(chunk)
+
+
+def _read(bundle: Bundle, pair: Pair) -> Pair:
+    return prompt_of(bundle, pair[0]), prompt_of(bundle, pair[1])
 
 
 def as_line(bundle: Bundle, one: Scored, tokens: bool) -> str:

@@ -19,6 +19,7 @@ from clearhead.text.tokenizer import OWN_ROLES, Tokenizer
 PITCHES = 128
 SHIFTS = 100  # hundredths of a second in the longest shift
 BINS = 32  # of velocity
+VOICES = 4  # of a chorale
 _SOUNDS = ("pitch", "on", "off")  # the events that transposing changes
 WORDS = (
     "rest",
