@@ -124,7 +124,7 @@ def write_pictures(folder: Path) -> None:
         header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
         (folder / f"train-{name}.gz").write_bytes(gzip.compress(header + array.tobytes()))
     pieces = json.loads(write_corpus(folder, "music", 60).read_text(encoding="utf-8"))
-    (folder / "chorales.json").write_text(json.dumps({"train": pieces}), encoding="utf-8")
+    (folder / "chorales.json").write_text(json.dumps({"train": pieces, "test": pieces[:9]}), encoding="utf-8")
     write_midi(folder / "midi")
     for name in ("beginning", "piece"):
         shutil.copy(folder / "midi" / "0.mid", folder / f"{name}.mid")
