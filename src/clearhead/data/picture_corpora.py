@@ -22,6 +22,7 @@ from clearhead.data.columns import Row, asked
 from clearhead.data.config import CorpusConfig
 from clearhead.data.lines import is_hidden
 from clearhead.data.pictures import (
+    AS_STORED,
     LARGEST,
     Form,
     Pixels,
@@ -45,7 +46,8 @@ def read_pictures(corpus: CorpusConfig) -> Iterator[Row]:
         raise UserError(
             "Pictures come from folders, IDX or .npz files: leave columns, prefixes and --hub out."
         )
-    form = Form(corpus.picture_channels, corpus.picture_size, bool(corpus.picture_stretched))
+    stretched, resample = bool(corpus.picture_stretched), corpus.picture_resample or AS_STORED.resample
+    form = Form(corpus.picture_channels, corpus.picture_size, stretched, resample)
     if corpus.file is None:
         assert corpus.source is not None or corpus.target is not None
         return _read_idx(corpus.source, corpus.target, form)

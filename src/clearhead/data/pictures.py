@@ -34,6 +34,7 @@ class Form(NamedTuple):
     channels: int | None = None  # 1: grey, 3: colour
     size: int | None = None  # pixels of the longer side, and of the square around it …
     stretched: bool = False  # … or of both sides
+    resample: str = "bilinear"  # the filter that scales; Pillow's names
 
 
 AS_STORED = Form()
@@ -111,7 +112,9 @@ def read_picture(path: str | Path, form: Form = AS_STORED) -> Pixels:
 
     with opened(path, LARGEST if form.size is None else _LARGEST_SCALED) as image:
         grey = is_grey(image) if form.channels is None else form.channels == 1
-        if form.size is not None:  # a large JPEG is read at a smaller scale, at least twice what is needed
+        # A large JPEG is read at a smaller scale, at least twice what is needed. Not a stretched one: that is
+        # how imported models read pictures, and `transformers` scales all pixels.
+        if form.size is not None and not form.stretched:
             longer = max(image.size)
             image.draft(None, tuple(max(1, 2 * side * form.size // longer) for side in image.size))
         found = np.asarray(_plain(ImageOps.exif_transpose(image)).convert("L" if grey else "RGB"), np.uint8)
@@ -121,8 +124,8 @@ def read_picture(path: str | Path, form: Form = AS_STORED) -> Pixels:
 def fitted(pixels: Pixels, form: Form) -> Pixels:
     """A picture scaled so that its longer side has `size` pixels, centred in a square of that side.
 
-    A stretched one fills the square; without a size it stays as it is. All channels are averaged over the
-    area that becomes one pixel, so fine patterns do not alias.
+    A stretched one fills the square; without a size it stays as it is. Except by "nearest", all channels are
+    averaged over the area that becomes one pixel, so fine patterns do not alias.
 
     >>> wide = np.full((1, 4, 8), 9, np.uint8)
     >>> fitted(wide, Form(size=4))[0].tolist()
@@ -140,10 +143,10 @@ def fitted(pixels: Pixels, form: Form) -> Pixels:
     rows, columns = (
         size if form.stretched else max(1, round(side * size / longer)) for side in (height, width)
     )
-    found = np.zeros((len(pixels), size, size), np.uint8)
+    found, how = np.zeros((len(pixels), size, size), np.uint8), Image.Resampling[form.resample.upper()]
     top, left = (size - rows) // 2, (size - columns) // 2
     for channel, whole in zip(found, pixels, strict=True):
-        scaled = Image.fromarray(whole).resize((columns, rows), Image.Resampling.BILINEAR)
+        scaled = Image.fromarray(whole).resize((columns, rows), how)
         channel[top : top + rows, left : left + columns] = np.asarray(scaled)
     return found
 

@@ -98,6 +98,7 @@ def _meant(bundle: Bundle, corpus: CorpusConfig, task: Task) -> CorpusConfig:
             picture_channels=form.channels,
             picture_size=corpus.picture_size or form.size,
             picture_stretched=corpus.picture_stretched or form.stretched,
+            picture_resample=corpus.picture_resample or form.resample,
         )
     if not corpus.prefix or not task.columns.mixed:
         return corpus
