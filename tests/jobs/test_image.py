@@ -389,6 +389,12 @@ def png(side: int) -> bytes:
     return found.getvalue()
 
 
+def floats() -> bytes:
+    found = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8), np.float32)).save(found, "TIFF")
+    return found.getvalue()
+
+
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
@@ -397,8 +403,11 @@ def png(side: int) -> bytes:
         ({"a/1.png": png(8), "b/2.png": png(9)}, "9 × 9 pixels and .* is 8 × 8"),
         ({f"a/{n}.png": png(n + 8) for n in range(1)}, "only 1 usable"),
         ({"a/notes.txt": b"nothing"}, "contains no PNG or JPEG"),
-        ({"a/1.png": png(8), "gifs/1.gif": b"GIF89a"}, "gifs' contains no PNG or JPEG"),
+        ({"a/1.png": png(8), "photos/1.heic": b"ftypheic"}, "photos' contains no PNG or JPEG"),
+        ({"a/1.png": png(8), "a\tb/2.png": png(8)}, r"a\\tb' cannot be printed"),
+        ({"a/1.png": png(8), "b/2.tif": floats()}, "2.tif' has floating-point pixels"),
         ({"1.png": png(8)}, "contains no folders"),
+        ({"train/a/1.png": png(8), "Test/a/2.png": png(8)}, r"parts of a corpus \('Test', 'train'\)"),
     ],
 )
 def test_what_cannot_be_learnt_from_is_refused(

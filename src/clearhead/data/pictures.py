@@ -107,7 +107,7 @@ def squared(pixels: Pixels, side: int) -> Pixels:
 
 
 def read_picture(path: str | Path, form: Form = AS_STORED) -> Pixels:
-    """A PNG or JPEG file, upright and on white, in a form."""
+    """A PNG, JPEG or similar file, upright and on white, in a form; of an animation, the first frame."""
     from PIL import ImageOps  # imported here, so text tasks do not wait for it
 
     with opened(path, LARGEST if form.size is None else _LARGEST_SCALED) as image:
@@ -180,6 +180,8 @@ def opened(path: str | Path, largest: int = _LARGEST_SCALED) -> Iterator[Any]:
                     f"'{path}' has a side of {max(image.size):,} pixels, and at most {largest:,} are "
                     "allowed: scale it down."
                 )
+            if image.mode == "F":  # nothing says which number is white
+                raise UserError(f"'{path}' has floating-point pixels: convert it to 8 bits per channel.")
             yield image
     except UserError:
         raise
@@ -187,6 +189,8 @@ def opened(path: str | Path, largest: int = _LARGEST_SCALED) -> Iterator[Any]:
         raise UserError(f"'{path}' is not a readable picture: give PNG or JPEG files.") from None
     except FileNotFoundError:
         raise UserError(f"There is no picture '{path}': check the path.") from None
+    except PermissionError:
+        raise UserError(f"The picture '{path}' may not be read: change its permissions.") from None
     except IsADirectoryError:
         raise UserError(f"'{path}' is a folder: give a picture file.") from None
     except Image.DecompressionBombError:
