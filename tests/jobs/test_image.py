@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import io
 import json
+import re
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
@@ -241,6 +243,8 @@ def test_from_pictures_to_a_bundle_that_names_them(
     Image.fromarray(bright).save(tmp_path / "bright.png")
     named = _said(capsys, "label", tmp_path / "run", tmp_path / "bright.png", tmp_path / "bright.png")
     assert [line.split("\t")[::2] for line in named.splitlines()] == [["left", f"{tmp_path}/bright.png"]] * 2
+    dark = np.zeros((1, 8, 8), np.uint8)  # is not on the left, whatever its file says
+    wrong = as_folder(tmp_path / "wrong-set", np.stack([dark, bright[None, ::3, ::3]]), ["left"] * 2)
     as_folder(tmp_path / "larger", np.stack([bright[None]] * 2), ["left"] * 2)
     assert '"accuracy": 100' in _said(
         capsys, "evaluate", tmp_path / "run", "--file", tmp_path / "larger", "--json"
@@ -248,6 +252,10 @@ def test_from_pictures_to_a_bundle_that_names_them(
     assert '"accuracy"' in _said(capsys, "evaluate", tmp_path / "run", "--file", file, "--json")
     _said(capsys, "evaluate", tmp_path / "run", "--file", file, "--out", tmp_path / "judged")
     assert "words" not in (tmp_path / "judged" / "report.md").read_text(encoding="utf-8")
+    _said(capsys, "evaluate", tmp_path / "run", "--file", wrong, "--out", tmp_path / "wrong")
+    page = (tmp_path / "wrong" / "report.html").read_text(encoding="utf-8")
+    [drawn] = re.findall(r'<img alt="" src="data:image/png;base64,([^"]+)">', page)
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(drawn)))), dark[0])
     assert "vision" in _said(capsys, "inspect", tmp_path / "run")
     (tmp_path / "model.json").write_text(json.dumps(bundle.config.to_dict()))
     assert "images" in _said(capsys, "plan", "--config", tmp_path / "model.json")

@@ -8,6 +8,7 @@ Shapes: C channels (1: grey, 3: colour), H rows and W columns of pixels.
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +67,16 @@ def shape_of(text: str) -> tuple[int, int, int]:
     """C, H and W of a picture, without reading its pixels."""
     channels, height, width = (int(one) for one in text.split(" ", 2)[1].split("x"))
     return channels, height, width
+
+
+def as_png(pixels: Pixels) -> bytes:
+    """A picture as a PNG file."""
+    from PIL import Image  # imported here, as below
+
+    file = io.BytesIO()
+    dots = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
+    Image.fromarray(np.ascontiguousarray(dots)).save(file, "PNG")
+    return file.getvalue()
 
 
 def in_words(text: str) -> str:
