@@ -226,6 +226,17 @@ def test_the_classes_of_mixed_pictures_are_drawn_by_their_shares() -> None:
         assert abs(drawn[inside].mean() - share[inside].mean()) < 0.08
 
 
+def test_a_corpus_in_the_order_of_its_classes_is_mixed_across_them() -> None:
+    pictures = np.repeat(np.array([0, 255], np.uint8), 500).reshape(1000, 1, 1, 1)
+    how, draw = AugmentationConfig(crop=0, mixup=1.0), Draw(1, 0, np.arange(1000))
+    mixed, drawn = augmented(pictures, np.arange(1000), how, draw)
+    assert 400 < ((mixed > 0) & (mixed < 255)).sum() < 600  # of two classes
+    swapped = drawn != np.arange(1000)
+    assert 400 < swapped.sum() < 600  # λ is uniform, and no picture is mixed with itself
+    one, answer = augmented(pictures[:1], np.array([7]), how, Draw(1, 0, np.arange(1)))
+    assert (one.item(), answer.item()) == (0, 7)
+
+
 def test_from_pictures_to_a_bundle_that_names_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
