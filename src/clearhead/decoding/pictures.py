@@ -45,7 +45,7 @@ def picture_form(bundle: Bundle) -> Form:
     noted = data if isinstance(data, Mapping) else {}
     size = noted.get("picture_size")
     size = size if isinstance(size, int) and 1 < size <= 4096 else None
-    resample = noted.get("picture_resample")
+    resample = str(noted.get("picture_resample"))
     resample = resample if resample in get_args(PictureResample) else Form().resample
     return Form(bundle.config.image.channels, size, noted.get("picture_stretched") is True, resample)
 
