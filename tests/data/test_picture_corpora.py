@@ -10,11 +10,14 @@ import pytest
 from PIL import Image
 
 from clearhead.base.errors import UserError
+from clearhead.data import picture_corpora
 from clearhead.data.config import CorpusConfig
 from clearhead.data.picture_corpora import for_testing, read_pictures
-from clearhead.data.pictures import pixels_of, read_picture
+from clearhead.data.pictures import Form, Pixels, pixels_of, read_picture
+from clearhead.data.split import TEST, TRAIN, Fates, rows_with_fate
+from clearhead.tasks.image import IMAGE
 
-from ..jobs.test_image import as_idx, rows_of, some_pixels
+from ..jobs.test_image import as_folder, as_idx, rows_of, some_pixels
 
 
 @pytest.mark.parametrize("ending", ["webp", "bmp", "GIF", "tif", "TIFF"])
@@ -56,6 +59,23 @@ def test_the_test_part_of_mnist_s_folder(tmp_path: Path) -> None:
     folder = CorpusConfig(file=str(tmp_path))
     assert [row.target for row in read_pictures(folder)] == [str(one) for one in range(8)]
     assert [row.target for row in read_pictures(for_testing(folder))] == [str(one) for one in range(8, 12)]
+
+
+def test_only_the_pictures_of_a_part_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = as_folder(tmp_path / "all", some_pixels(), ["a", "b"] * 6)
+    corpus, fates = CorpusConfig(file=str(folder)), np.full(12, TRAIN, np.uint8)
+    fates[[2, 9]] = TEST
+    every, opened = list(read_pictures(corpus)), []
+
+    def noted(path: Path, form: Form) -> Pixels:
+        opened.append(path)
+        return read_picture(path, form)
+
+    monkeypatch.setattr(picture_corpora, "read_picture", noted)
+    assert list(rows_with_fate(corpus, IMAGE.columns, Fates(fates), TEST)) == [every[2], every[9]]
+    assert len(opened) == 2
+    with pytest.raises(UserError, match="changed while it was being read"):
+        list(rows_with_fate(corpus, IMAGE.columns, Fates(fates[:8]), TEST))
 
 
 def test_one_hot_classes_are_refused(tmp_path: Path) -> None:

@@ -53,8 +53,12 @@ _PARTS = (
 )  # never names of classes
 
 
-def read_pictures(corpus: CorpusConfig) -> Iterator[Row]:
-    """The rows of a corpus of pictures: the picture, and the name of its class."""
+def read_pictures(corpus: CorpusConfig, needed: NDArray[np.bool_] | None = None) -> Iterator[Row]:
+    """The rows of a corpus of pictures: the picture, and the name of its class.
+
+    `needed`: files of other rows are not decoded, which takes nearly all of the time; their sources are
+    empty.
+    """
     arrays = Path(corpus.file or "").suffix.lower() == ".npz"  # the only file with something like columns
     columns = arrays and corpus.second_column is None
     if (asked(corpus) and not columns) or corpus.prefix or corpus.hub is not None:
@@ -70,7 +74,7 @@ def read_pictures(corpus: CorpusConfig) -> Iterator[Row]:
     path = Path(corpus.file)
     if path.is_dir():
         pair = _idx_in(path)
-        return _read_idx(*pair, form) if pair is not None else _read_folder(path, form)
+        return _read_idx(*pair, form) if pair is not None else _read_folder(path, form, needed)
     if arrays:
         return _read_npz(path, form, (corpus.source_column, corpus.target_column))
     if not path.exists():
@@ -125,11 +129,14 @@ def _files_in(folder: Path) -> list[tuple[str, Path]]:
     return [(one.name, path) for one in classes for path in _pictures_in(one)]
 
 
-def _read_folder(folder: Path, form: Form) -> Iterator[Row]:
+def _read_folder(folder: Path, form: Form, needed: NDArray[np.bool_] | None) -> Iterator[Row]:
     files = _files_in(folder)
     channels = form.channels or (1 if all(_is_grey(path) for _, path in files) else 3)
     shape: tuple[int, ...] = ()
     for number, (name, path) in enumerate(files, start=1):
+        if needed is not None and not needed[number - 1 : number].any():
+            yield Row("", name, number)
+            continue
         pixels = read_picture(path, form._replace(channels=channels))
         shape = shape or pixels.shape
         if pixels.shape != shape:
