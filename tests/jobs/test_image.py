@@ -327,6 +327,9 @@ def test_stretched_pictures_fill_their_square(tmp_path: Path) -> None:
     said["data"]["picture_stretched"] = True
     with pytest.raises(UserError, match=r"picture_stretched=true needs data\.picture_size"):
         job.train(tmp_path / "run", said, view="quiet")
+    said["data"]["picture_resample"] = "bicubic"
+    with pytest.raises(UserError, match=r"picture_resample only has an effect with data\.picture_size"):
+        job.train(tmp_path / "run", said, view="quiet")
 
 
 def test_grey_and_colour_mix(tmp_path: Path) -> None:

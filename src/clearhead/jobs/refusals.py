@@ -243,6 +243,8 @@ def check_labels(config: TrainConfig, found: Survey) -> None:
 def check_pictures(config: TrainConfig, facts: Facts) -> None:
     """Refuse a model for pictures of another shape than the corpus's."""
     image, known = config.model.image, facts.picture
+    if config.data.picture_resample and config.data.picture_size is None:
+        raise UserError("data.picture_resample only has an effect with data.picture_size: set that, too.")
     if config.data.picture_stretched and config.data.picture_size is None:
         raise UserError(
             "data.picture_stretched=true needs data.picture_size: set that to a number of pixels."
