@@ -20,7 +20,7 @@ from clearhead.nn.attention.linformer import LinformerConfig
 from clearhead.nn.experts import ExpertsConfig
 
 from ..explorer.conftest import make_bundle
-from ..explorer.test_pictures import of_music
+from ..explorer.test_pictures import of_music, of_pictures
 from ..jobs.making import settings, write_corpus
 from .driving import browser, explorer, lacking
 from .visiting import Visit
@@ -28,7 +28,7 @@ from .visiting import Visit
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-NAMES = ("translator", "writer", "labeller", "tagger", "mixture", "chorales")
+NAMES = ("translator", "writer", "labeller", "tagger", "mixture", "chorales", "squares")
 
 Ask = Callable[..., Any]
 Open = Callable[..., Visit]
@@ -53,6 +53,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     experts = ExpertsConfig(experts=4, chosen=2, width=8)
     save(make_bundle("encoder", "pre", attention=linformer, feedforward=experts), home / "mixture")
     save(of_music(), home / "chorales")
+    save(of_pictures(class_token=True), home / "squares")
     return {name: home / name for name in NAMES}
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import clearhead
 from clearhead.bundle import Bundle
 from clearhead.data.notes import placed_notes
+from clearhead.decoding.pictures import picture_text
 from clearhead.explorer.words import unpacked
 
+from ..explorer.test_pictures import TEXT as SQUARE
 from .conftest import Ask, Open
 from .visiting import floats, number, single
 
@@ -200,3 +205,26 @@ def test_a_piano_roll_shows_which_notes_were_looked_at(visit: Open, bundles: Bun
     assert [row[-1] for row in floats(rows)] == pytest.approx(wanted(max(notes[0][1])), abs=1e-6)
     page.go("attention", model="chorales", text=text, show="summary", how="rollout")
     assert page.region("Rollout, over the notes").get_by_role("button", name=re.compile("^Pitch")).count()
+
+
+def test_patches_over_a_picture_have_the_model_s_weights(
+    visit: Open, bundles: Bundles, tmp_path: Path
+) -> None:
+    """A file is read as `clearhead label` reads it, and a patch that is clicked shows what it attends to."""
+    pixels = np.random.default_rng(2).integers(0, 256, (8, 8, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "file.png")
+    text = picture_text(bundles["squares"], tmp_path / "file.png")
+    page = visit("attention", model="squares", text=SQUARE)
+    page.page.locator("input[type=file]").set_input_files(tmp_path / "file.png")
+    page.expect(text=text)
+    page.go("attention", model="squares", text=text, layer=1, head=0)
+    patches = page.button(re.compile("^Patch"), page.region("Layer 2, head 1, over the picture"))
+
+    def shown() -> list[float]:
+        return [number(patch.get_attribute("title") or "") for patch in patches.all()]
+
+    weights = clearhead.trace(bundles["squares"], text).attention("encoder.self", layer=1, head=0)
+    assert shown() == pytest.approx(weights[0, 1:].tolist(), rel=1e-3)
+    patches.nth(6).click()
+    page.expect(row=7)  # after the class token
+    assert shown() == pytest.approx(weights[7, 1:].tolist(), rel=1e-3)

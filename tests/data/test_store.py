@@ -80,8 +80,10 @@ def test_what_is_written_is_read_back(
         assert run.rows() == [flat[begin:], flat[:begin]]
 
 
-@pytest.mark.parametrize("size, dtype", [(65_536, "uint16"), (65_537, "uint32")])
-def test_ids_take_two_bytes_where_they_fit(tmp_path: Path, size: int, dtype: str) -> None:
+@pytest.mark.parametrize(
+    "size, dtype", [(256, "uint8"), (257, "uint16"), (65_536, "uint16"), (65_537, "uint32")]
+)
+def test_ids_take_as_few_bytes_as_they_fit_into(tmp_path: Path, size: int, dtype: str) -> None:
     with StoreWriter(tmp_path / "s", "generate", {"target": size}) as writer:
         writer.add(target=Ragged.of([[0, size - 1]]))
     store = Store(tmp_path / "s")

@@ -41,6 +41,7 @@ def theirs(folder: Path, picture: Path) -> list[float]:
     "settings",
     [
         {},
+        {"resample": 3},
         {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]},
         {"do_normalize": False},
         {"do_rescale": False, "image_mean": [120.0, 110.0, 100.0], "image_std": [60.0, 60.0, 50.0]},
@@ -51,17 +52,24 @@ def test_an_import_and_an_export_label_pictures_as_there(
 ) -> None:
     square = {"height": 12, "width": 12}
     transformers.ViTImageProcessor(size=square, **settings).save_pretrained(folder)
-    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "wide.png")
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 120, 3), np.uint8)
+    picture = tmp_path / "wide.jpg"  # of which a decoder could read every second pixel only
+    Image.fromarray(pixels).save(picture)
     bundle = import_folder(folder)
     assert bundle.metadata["task"] == "image"
-    ours = list(class_probabilities(bundle, [str(tmp_path / "wide.png")])[0].values())
-    assert ours == pytest.approx(theirs(folder, tmp_path / "wide.png"), abs=1e-5)
+    ours = list(class_probabilities(bundle, [str(picture)])[0].values())
+    assert ours == pytest.approx(theirs(folder, picture), abs=1e-5)
     export_folder(bundle, tmp_path / "out")
-    assert ours == pytest.approx(theirs(tmp_path / "out", tmp_path / "wide.png"), abs=1e-5)
+    assert ours == pytest.approx(theirs(tmp_path / "out", picture), abs=1e-5)
     clearhead.save(bundle, tmp_path / "bundle")
-    again = class_probabilities(clearhead.load(tmp_path / "bundle"), [str(tmp_path / "wide.png")])
+    again = class_probabilities(clearhead.load(tmp_path / "bundle"), [str(picture)])
     assert ours == pytest.approx(list(again[0].values()), abs=1e-7)
+
+
+def test_a_crop_that_is_left_out_is_noted(folder: Path) -> None:
+    content = {"do_center_crop": True, "crop_size": 12, "size": {"height": 14, "width": 14}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(content), encoding="utf-8")
+    assert import_folder(folder).metadata["data"]["not_carried"] == {"do_center_crop": True}
 
 
 @pytest.mark.parametrize(
@@ -72,6 +80,7 @@ def test_an_import_and_an_export_label_pictures_as_there(
         ({"image_mean": "grey"}, "image_mean"),
         ({"rescale_factor": "one"}, "rescale_factor"),
         ({"do_normalize": 1}, "do_normalize"),
+        ({"resample": 6}, "resample"),
     ],
 )
 def test_what_cannot_be_folded_is_refused(settings: dict[str, Any], name: str, folder: Path) -> None:

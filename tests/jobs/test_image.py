@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import io
 import json
+import re
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
@@ -224,6 +226,17 @@ def test_the_classes_of_mixed_pictures_are_drawn_by_their_shares() -> None:
         assert abs(drawn[inside].mean() - share[inside].mean()) < 0.08
 
 
+def test_a_corpus_in_the_order_of_its_classes_is_mixed_across_them() -> None:
+    pictures = np.repeat(np.array([0, 255], np.uint8), 500).reshape(1000, 1, 1, 1)
+    how, draw = AugmentationConfig(crop=0, mixup=1.0), Draw(1, 0, np.arange(1000))
+    mixed, drawn = augmented(pictures, np.arange(1000), how, draw)
+    assert 400 < ((mixed > 0) & (mixed < 255)).sum() < 600  # of two classes
+    swapped = drawn != np.arange(1000)
+    assert 400 < swapped.sum() < 600  # λ is uniform, and no picture is mixed with itself
+    one, answer = augmented(pictures[:1], np.array([7]), how, Draw(1, 0, np.arange(1)))
+    assert (one.item(), answer.item()) == (0, 7)
+
+
 def test_from_pictures_to_a_bundle_that_names_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,6 +254,8 @@ def test_from_pictures_to_a_bundle_that_names_them(
     Image.fromarray(bright).save(tmp_path / "bright.png")
     named = _said(capsys, "label", tmp_path / "run", tmp_path / "bright.png", tmp_path / "bright.png")
     assert [line.split("\t")[::2] for line in named.splitlines()] == [["left", f"{tmp_path}/bright.png"]] * 2
+    dark = np.zeros((1, 8, 8), np.uint8)  # is not on the left, whatever its file says
+    wrong = as_folder(tmp_path / "wrong-set", np.stack([dark, bright[None, ::3, ::3]]), ["left"] * 2)
     as_folder(tmp_path / "larger", np.stack([bright[None]] * 2), ["left"] * 2)
     assert '"accuracy": 100' in _said(
         capsys, "evaluate", tmp_path / "run", "--file", tmp_path / "larger", "--json"
@@ -248,6 +263,10 @@ def test_from_pictures_to_a_bundle_that_names_them(
     assert '"accuracy"' in _said(capsys, "evaluate", tmp_path / "run", "--file", file, "--json")
     _said(capsys, "evaluate", tmp_path / "run", "--file", file, "--out", tmp_path / "judged")
     assert "words" not in (tmp_path / "judged" / "report.md").read_text(encoding="utf-8")
+    _said(capsys, "evaluate", tmp_path / "run", "--file", wrong, "--out", tmp_path / "wrong")
+    page = (tmp_path / "wrong" / "report.html").read_text(encoding="utf-8")
+    [drawn] = re.findall(r'<img alt="" src="data:image/png;base64,([^"]+)">', page)
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(drawn)))), dark[0])
     assert "vision" in _said(capsys, "inspect", tmp_path / "run")
     (tmp_path / "model.json").write_text(json.dumps(bundle.config.to_dict()))
     assert "images" in _said(capsys, "plan", "--config", tmp_path / "model.json")
@@ -307,6 +326,9 @@ def test_stretched_pictures_fill_their_square(tmp_path: Path) -> None:
     said = settings(write_corpus(tmp_path, "image"), "image", steps=4, **SMALL)
     said["data"]["picture_stretched"] = True
     with pytest.raises(UserError, match=r"picture_stretched=true needs data\.picture_size"):
+        job.train(tmp_path / "run", said, view="quiet")
+    said["data"]["picture_resample"] = "bicubic"
+    with pytest.raises(UserError, match=r"picture_resample only has an effect with data\.picture_size"):
         job.train(tmp_path / "run", said, view="quiet")
 
 
@@ -389,6 +411,12 @@ def png(side: int) -> bytes:
     return found.getvalue()
 
 
+def floats() -> bytes:
+    found = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8), np.float32)).save(found, "TIFF")
+    return found.getvalue()
+
+
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
@@ -397,8 +425,11 @@ def png(side: int) -> bytes:
         ({"a/1.png": png(8), "b/2.png": png(9)}, "9 × 9 pixels and .* is 8 × 8"),
         ({f"a/{n}.png": png(n + 8) for n in range(1)}, "only 1 usable"),
         ({"a/notes.txt": b"nothing"}, "contains no PNG or JPEG"),
-        ({"a/1.png": png(8), "gifs/1.gif": b"GIF89a"}, "gifs' contains no PNG or JPEG"),
+        ({"a/1.png": png(8), "photos/1.heic": b"ftypheic"}, "photos' contains no PNG or JPEG"),
+        ({"a/1.png": png(8), "a\tb/2.png": png(8)}, r"a\\tb' cannot be printed"),
+        ({"a/1.png": png(8), "b/2.tif": floats()}, "2.tif' has floating-point pixels"),
         ({"1.png": png(8)}, "contains no folders"),
+        ({"train/a/1.png": png(8), "Test/a/2.png": png(8)}, r"parts of a corpus \('Test', 'train'\)"),
     ],
 )
 def test_what_cannot_be_learnt_from_is_refused(

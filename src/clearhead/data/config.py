@@ -15,6 +15,10 @@ from clearhead.base.errors import UserError
 Answer = Literal["text", "summary", "class", "number"]
 PictureSide = Annotated[int, Bounds(2, 4096)]
 PictureChannels = Literal[1, 3]
+PictureResample = Literal[
+    "nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"
+]  # Pillow's, by number
+PICTURE_SETTINGS = ("picture_size", "picture_channels", "picture_stretched", "picture_resample")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,7 @@ class CorpusConfig(Config):
     picture_size: PictureSide | None = None  # as data.picture_size, for this corpus
     picture_channels: PictureChannels | None = None  # as data.picture_channels, for this corpus
     picture_stretched: bool | None = None  # as data.picture_stretched, for this corpus
+    picture_resample: PictureResample | None = None  # as data.picture_resample, for this corpus
     # of this corpus alone, in place of [data.validation] and [data.test]; every corpus has one, or none
     validation: OwnFilesConfig | None = None
     test: OwnFilesConfig | None = None
@@ -168,10 +173,11 @@ class DataConfig(Config):
     picture_size: PictureSide | None = None
     picture_channels: PictureChannels | None = None  # image: read as grey (1) or colour (3); None: as stored
     picture_stretched: bool | None = None  # with picture_size: both sides get that length, without borders
+    picture_resample: PictureResample | None = None  # the filter that scales pictures; None: bilinear
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("picture_size", "picture_channels", "picture_stretched"):
+        for name in PICTURE_SETTINGS:
             if getattr(self, name) is not None:
                 self._set_of_every_corpus(name, getattr(self, name))
         for name in ("validation", "test"):
@@ -187,7 +193,7 @@ class DataConfig(Config):
                 "leave one of them out."
             )
 
-    def _set_of_every_corpus(self, setting: str, value: int) -> None:
+    def _set_of_every_corpus(self, setting: str, value: int | str) -> None:
         def changed(corpus: CorpusConfig | None) -> CorpusConfig | None:
             own = corpus is None or getattr(corpus, setting) is not None
             return corpus if own or corpus is None else corpus.replace(**{setting: value})

@@ -6,11 +6,10 @@ Every pass over the same files gives the same rows in the same order.
 from __future__ import annotations
 
 import gzip
-import io
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from clearhead.data.columns import Row, asked
 from clearhead.data.config import CorpusConfig
 from clearhead.data.lines import is_hidden
 from clearhead.data.pictures import (
+    AS_STORED,
     LARGEST,
     Form,
     Pixels,
@@ -34,33 +34,71 @@ from clearhead.data.pictures import (
     shape_of,
 )
 
-ENDINGS = (".png", ".jpg", ".jpeg")
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")  # animated: the first frame
 _IDX = {8: np.dtype(np.uint8)}  # the only number type of pictures and classes
-_NAMES = ("images", "x_train", "x", "data", "pixels"), ("labels", "y_train", "y", "target", "classes")
+_NAMES = (
+    ("images", "x_train", "train_images", "x", "data", "pixels"),
+    ("labels", "y_train", "train_labels", "y", "target", "classes"),
+)
+_TEST_NAMES = ("x_test", "y_test"), ("test_images", "test_labels")
+_PARTS = (
+    "train",
+    "training",
+    "val",
+    "valid",
+    "validation",
+    "dev",
+    "test",
+    "testing",
+)  # never names of classes
 
 
-def read_pictures(corpus: CorpusConfig) -> Iterator[Row]:
-    """The rows of a corpus of pictures: the picture, and the name of its class."""
-    if asked(corpus) or corpus.prefix or corpus.hub is not None:
+def read_pictures(corpus: CorpusConfig, needed: NDArray[np.bool_] | None = None) -> Iterator[Row]:
+    """The rows of a corpus of pictures: the picture, and the name of its class.
+
+    `needed`: files of other rows are not decoded, which takes nearly all of the time; their sources are
+    empty.
+    """
+    arrays = Path(corpus.file or "").suffix.lower() == ".npz"  # the only file with something like columns
+    columns = arrays and corpus.second_column is None
+    if (asked(corpus) and not columns) or corpus.prefix or corpus.hub is not None:
         raise UserError(
-            "Pictures come from folders, IDX or .npz files: leave columns, prefixes and --hub out."
+            "Pictures come from folders, IDX or .npz files: leave columns (except names of arrays in .npz), "
+            "prefixes and --hub out."
         )
-    form = Form(corpus.picture_channels, corpus.picture_size, bool(corpus.picture_stretched))
+    stretched, resample = bool(corpus.picture_stretched), corpus.picture_resample or AS_STORED.resample
+    form = Form(corpus.picture_channels, corpus.picture_size, stretched, resample)
     if corpus.file is None:
         assert corpus.source is not None or corpus.target is not None
         return _read_idx(corpus.source, corpus.target, form)
     path = Path(corpus.file)
     if path.is_dir():
         pair = _idx_in(path)
-        return _read_idx(*pair, form) if pair is not None else _read_folder(path, form)
-    if path.suffix.lower() == ".npz":
-        return _read_npz(path, form)
+        return _read_idx(*pair, form) if pair is not None else _read_folder(path, form, needed)
+    if arrays:
+        return _read_npz(path, form, (corpus.source_column, corpus.target_column))
     if not path.exists():
         raise UserError(f"There is no file or folder '{path}': check the path.")
     raise UserError(
         f"'{path}' is neither a folder of pictures nor an .npz file: give a folder with one folder for each "
         "class, or IDX files with --source (pictures) and --target (classes)."
     )
+
+
+def for_testing(corpus: CorpusConfig) -> CorpusConfig:
+    """The test pictures of files that have training pictures as well, as MNIST's folder does; else, all."""
+    path = Path(corpus.file or "")
+    if corpus.file is None or asked(corpus):
+        return corpus
+    if path.is_dir():
+        pair = _idx_in(path, "t10k")
+        return corpus if pair is None else corpus.replace(file=None, source=pair[0], target=pair[1])
+    if path.suffix.lower() == ".npz":
+        known = _arrays(path, lambda names: ())[0]
+        for source, target in _TEST_NAMES:
+            if source in known and target in known:
+                return corpus.replace(source_column=source, target_column=target)
+    return corpus
 
 
 def channels_of(corpus: CorpusConfig) -> int:
@@ -79,14 +117,26 @@ def _files_in(folder: Path) -> list[tuple[str, Path]]:
         raise UserError(
             f"'{folder}' contains no folders: put the pictures of each class into a folder of their own."
         )
+    if all(one.name.lower() in _PARTS and any(inner.is_dir() for inner in one.iterdir()) for one in classes):
+        parts = ", ".join(f"'{one.name}'" for one in classes)
+        raise UserError(
+            f"'{folder}' has folders for the parts of a corpus ({parts}), not for classes: give the training "
+            "part with --file, and the others with --validation and --test."
+        )
+    for one in classes:
+        if not one.name.isprintable():  # it is printed, in lines and columns
+            raise UserError(f"The name of the class folder {str(one)!a} cannot be printed: rename it.")
     return [(one.name, path) for one in classes for path in _pictures_in(one)]
 
 
-def _read_folder(folder: Path, form: Form) -> Iterator[Row]:
+def _read_folder(folder: Path, form: Form, needed: NDArray[np.bool_] | None) -> Iterator[Row]:
     files = _files_in(folder)
     channels = form.channels or (1 if all(_is_grey(path) for _, path in files) else 3)
     shape: tuple[int, ...] = ()
     for number, (name, path) in enumerate(files, start=1):
+        if needed is not None and not needed[number - 1 : number].any():
+            yield Row("", name, number)
+            continue
         pixels = read_picture(path, form._replace(channels=channels))
         shape = shape or pixels.shape
         if pixels.shape != shape:
@@ -107,8 +157,8 @@ def _pictures_in(folder: Path) -> list[Path]:
     ]
     if not found:
         raise UserError(
-            f"The folder '{folder}' contains no PNG or JPEG file: convert the pictures of this class, or "
-            "remove the folder."
+            f"The folder '{folder}' contains no PNG or JPEG file (nor WebP, BMP, GIF, TIFF): convert the "
+            "pictures of this class, or remove the folder."
         )
     return found
 
@@ -118,10 +168,10 @@ def _is_grey(path: Path) -> bool:
         return is_grey(image)
 
 
-def _idx_in(folder: Path) -> tuple[str, str] | None:
-    """The two files of a training set in a folder, named as in the MNIST distribution."""
+def _idx_in(folder: Path, part: str = "train") -> tuple[str, str] | None:
+    """The two files of a training or test set in a folder, named as in the MNIST distribution."""
     found = []
-    for stem in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
+    for stem in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
         there = [folder / name for name in (stem, f"{stem}.gz") if (folder / name).is_file()]
         if not there:
             return None
@@ -159,21 +209,37 @@ def _idx(path: str) -> NDArray[Any]:
     return np.frombuffer(plain, _IDX[kind], offset=start).reshape(shape)
 
 
-def _read_npz(path: Path, form: Form) -> Iterator[Row]:
+def _arrays(path: Path, pick: Callable[[list[str]], Sequence[str]]) -> tuple[list[str], list[NDArray[Any]]]:
+    """The names of all arrays in an .npz file, and those arrays that `pick` names."""
     try:
-        file = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
-        arrays = {name: file[name] for name in getattr(file, "files", ())}
+        with path.open("rb") as handle:
+            file = np.load(handle, allow_pickle=False)
+            names = list(getattr(file, "files", ()))
+            return names, [file[name] for name in pick(names)]
+    except UserError:
+        raise
     except FileNotFoundError:
         raise UserError(f"There is no file '{path}': check the path.") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"'{path}' is damaged, or not an .npz file of plain arrays.") from error
-    known = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
-    found = [next((known[name] for name in names if name in known), None) for names in _NAMES]
-    pictures, classes = found
-    if pictures is None or classes is None:
+
+
+def _read_npz(path: Path, form: Form, named: tuple[str | None, str | None]) -> Iterator[Row]:
+    def pick(known: list[str]) -> list[str]:
+        wanted = [[one] if one is not None else usual for one, usual in zip(named, _NAMES, strict=True)]
+        found = [next((name for name in names if name in known), None) for names in wanted]
+        if None in found:
+            raise UserError(
+                f"'{path}' has the arrays {', '.join(known) or 'none'}: name the pictures 'images' and their "
+                "classes 'labels', or give their names with --source-column and --target-column."
+            )
+        return [str(one) for one in found]
+
+    pictures, classes = _arrays(path, pick)[1]
+    if classes.ndim > 1 and classes.size != len(classes):
         raise UserError(
-            f"'{path}' has the arrays {', '.join(known) or 'none'}: name the pictures 'images' and their "
-            "classes 'labels'."
+            f"The classes in '{path}' have the shape {classes.shape}: store one class for each picture (of "
+            "one-hot rows: argmax)."
         )
     return _rows(_bytes(pictures, path), classes.reshape(-1).tolist(), f"'{path}'", "the same file", form)
 

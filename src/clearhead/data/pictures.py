@@ -8,6 +8,7 @@ Shapes: C channels (1: grey, 3: colour), H rows and W columns of pixels.
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ class Form(NamedTuple):
     channels: int | None = None  # 1: grey, 3: colour
     size: int | None = None  # pixels of the longer side, and of the square around it …
     stretched: bool = False  # … or of both sides
+    resample: str = "bilinear"  # the filter that scales; Pillow's names
 
 
 AS_STORED = Form()
@@ -65,6 +67,16 @@ def shape_of(text: str) -> tuple[int, int, int]:
     """C, H and W of a picture, without reading its pixels."""
     channels, height, width = (int(one) for one in text.split(" ", 2)[1].split("x"))
     return channels, height, width
+
+
+def as_png(pixels: Pixels) -> bytes:
+    """A picture as a PNG file."""
+    from PIL import Image  # imported here, as below
+
+    file = io.BytesIO()
+    dots = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
+    Image.fromarray(np.ascontiguousarray(dots)).save(file, "PNG")
+    return file.getvalue()
 
 
 def in_words(text: str) -> str:
@@ -106,12 +118,14 @@ def squared(pixels: Pixels, side: int) -> Pixels:
 
 
 def read_picture(path: str | Path, form: Form = AS_STORED) -> Pixels:
-    """A PNG or JPEG file, upright and on white, in a form."""
+    """A PNG, JPEG or similar file, upright and on white, in a form; of an animation, the first frame."""
     from PIL import ImageOps  # imported here, so text tasks do not wait for it
 
     with opened(path, LARGEST if form.size is None else _LARGEST_SCALED) as image:
         grey = is_grey(image) if form.channels is None else form.channels == 1
-        if form.size is not None:  # a large JPEG is read at a smaller scale, at least twice what is needed
+        # A large JPEG is read at a smaller scale, at least twice what is needed. Not a stretched one: that is
+        # how imported models read pictures, and `transformers` scales all pixels.
+        if form.size is not None and not form.stretched:
             longer = max(image.size)
             image.draft(None, tuple(max(1, 2 * side * form.size // longer) for side in image.size))
         found = np.asarray(_plain(ImageOps.exif_transpose(image)).convert("L" if grey else "RGB"), np.uint8)
@@ -121,8 +135,8 @@ def read_picture(path: str | Path, form: Form = AS_STORED) -> Pixels:
 def fitted(pixels: Pixels, form: Form) -> Pixels:
     """A picture scaled so that its longer side has `size` pixels, centred in a square of that side.
 
-    A stretched one fills the square; without a size it stays as it is. All channels are averaged over the
-    area that becomes one pixel, so fine patterns do not alias.
+    A stretched one fills the square; without a size it stays as it is. Except by "nearest", all channels are
+    averaged over the area that becomes one pixel, so fine patterns do not alias.
 
     >>> wide = np.full((1, 4, 8), 9, np.uint8)
     >>> fitted(wide, Form(size=4))[0].tolist()
@@ -140,10 +154,10 @@ def fitted(pixels: Pixels, form: Form) -> Pixels:
     rows, columns = (
         size if form.stretched else max(1, round(side * size / longer)) for side in (height, width)
     )
-    found = np.zeros((len(pixels), size, size), np.uint8)
+    found, how = np.zeros((len(pixels), size, size), np.uint8), Image.Resampling[form.resample.upper()]
     top, left = (size - rows) // 2, (size - columns) // 2
     for channel, whole in zip(found, pixels, strict=True):
-        scaled = Image.fromarray(whole).resize((columns, rows), Image.Resampling.BILINEAR)
+        scaled = Image.fromarray(whole).resize((columns, rows), how)
         channel[top : top + rows, left : left + columns] = np.asarray(scaled)
     return found
 
@@ -177,6 +191,8 @@ def opened(path: str | Path, largest: int = _LARGEST_SCALED) -> Iterator[Any]:
                     f"'{path}' has a side of {max(image.size):,} pixels, and at most {largest:,} are "
                     "allowed: scale it down."
                 )
+            if image.mode == "F":  # nothing says which number is white
+                raise UserError(f"'{path}' has floating-point pixels: convert it to 8 bits per channel.")
             yield image
     except UserError:
         raise
@@ -184,6 +200,8 @@ def opened(path: str | Path, largest: int = _LARGEST_SCALED) -> Iterator[Any]:
         raise UserError(f"'{path}' is not a readable picture: give PNG or JPEG files.") from None
     except FileNotFoundError:
         raise UserError(f"There is no picture '{path}': check the path.") from None
+    except PermissionError:
+        raise UserError(f"The picture '{path}' may not be read: change its permissions.") from None
     except IsADirectoryError:
         raise UserError(f"'{path}' is a folder: give a picture file.") from None
     except Image.DecompressionBombError:

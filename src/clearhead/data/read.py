@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from clearhead.base.errors import UserError, counted
 from clearhead.data.columns import Columns, Row, asked
 from clearhead.data.config import CorpusConfig
@@ -37,14 +40,20 @@ _LOOK_AT = 20  # lines of a plain file that must all have a tab for it to be a t
 _LONGEST_PIECE = 1 << 16  # characters; a longer line of plain text becomes several rows
 
 
-def read_rows(corpus: CorpusConfig, columns: Columns, on_read: OnRead | None = None) -> Iterator[Row]:
+def read_rows(
+    corpus: CorpusConfig,
+    columns: Columns,
+    on_read: OnRead | None = None,
+    needed: NDArray[np.bool_] | None = None,
+) -> Iterator[Row]:
     """The rows of a corpus in order, including those with an empty side.
 
     White space around a text is stripped, except in a stream, where the model learns every character. There a
     plain file is one text, and its rows, each a line with its line end, join to exactly that text.
+    `needed`: the pictures of other rows may be empty.
     """
     if columns.pictures:
-        return read_pictures(corpus)
+        return read_pictures(corpus, needed)
     if columns.target == "tags" and (names := columns_asked(corpus)):
         each = [
             read_rows(corpus.replace(target_column=name), columns, None if number else on_read)

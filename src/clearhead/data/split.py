@@ -57,7 +57,7 @@ def rows_with_fate(corpus: CorpusConfig, columns: Columns, fates: Fates, wanted:
     chosen[list(fates.cut)] = True
     number = -1
     # in blocks, since indexing single elements of an array is slow
-    rows = read_rows(corpus, columns)
+    rows = read_rows(corpus, columns, needed=chosen)
     for start in range(0, len(chosen), 4096):
         flags = chosen[start : start + 4096].tolist()
         for number, (flag, row) in enumerate(zip(flags, rows, strict=False), start=start):

@@ -108,7 +108,7 @@ class _Column:
     def __init__(self, folder: Path, name: str, facts: Mapping[str, Any], rows: int) -> None:
         self.tokens = int(facts["tokens"])
         self.longest = int(facts["longest"])
-        dtype = np.dtype({"uint16": "<u2", "uint32": "<u4", "float32": "<f4"}[facts["dtype"]])
+        dtype = np.dtype({"uint8": "u1", "uint16": "<u2", "uint32": "<u4", "float32": "<f4"}[facts["dtype"]])
         blocks = facts.get("blocks", {})
         self.ids = _Numbers(folder, f"{name}.ids", dtype, self.tokens, blocks.get("ids"))
         self.offsets = _Numbers(folder, f"{name}.offsets", np.dtype("<i8"), rows + 1, blocks.get("offsets"))

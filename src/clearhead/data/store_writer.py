@@ -19,7 +19,7 @@ from clearhead.data.blocks import BlockSums
 from clearhead.data.ragged import Integers, Ragged
 from clearhead.data.store import MANIFEST, VERSION
 
-_SMALL = 65_536  # ids below this fit into two bytes
+_SIZES = {256: "<u1", 65_536: "<u2"}  # ids below these fit into one byte (as pixels do), and into two
 
 
 class StoreWriter:
@@ -106,7 +106,8 @@ class _ColumnWriter:
     """The two files of one column, hashed while they are written."""
 
     def __init__(self, folder: Path, name: str, size: int | None) -> None:
-        self._dtype = np.dtype("<f4" if size is None else "<u2" if size <= _SMALL else "<u4")
+        fits = (name for most, name in _SIZES.items() if size is not None and size <= most)
+        self._dtype = np.dtype("<f4" if size is None else next(fits, "<u4"))
         self._files: dict[str, BinaryIO] = {}
         self._hashes: dict[str, Any] = {}
         self._blocks = {ending: BlockSums() for ending in ("ids", "offsets")}

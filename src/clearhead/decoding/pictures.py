@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from clearhead.base.errors import UserError
 from clearhead.bundle.folder import Bundle
+from clearhead.data.config import PictureResample
 from clearhead.data.encodings.pictures import scaled
 from clearhead.data.pictures import (
     Form,
@@ -43,7 +45,9 @@ def picture_form(bundle: Bundle) -> Form:
     noted = data if isinstance(data, Mapping) else {}
     size = noted.get("picture_size")
     size = size if isinstance(size, int) and 1 < size <= 4096 else None
-    return Form(bundle.config.image.channels, size, noted.get("picture_stretched") is True)
+    resample = str(noted.get("picture_resample"))
+    resample = resample if resample in get_args(PictureResample) else Form().resample
+    return Form(bundle.config.image.channels, size, noted.get("picture_stretched") is True, resample)
 
 
 def picture_tensor(bundle: Bundle, text: str, name: str = "This") -> Tensor:

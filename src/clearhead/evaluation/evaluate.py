@@ -58,6 +58,7 @@ class Example:
     score: float  # examples are sorted by it, 0 to 100, higher is better; see `Evaluation.score_name`
     right: bool
     notes: dict[str, float] = field(default_factory=dict)  # further numbers to show
+    picture: str | None = None  # the source, if it is a picture, as in its row
 
     @property
     def reference(self) -> str:

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from clearhead.base.errors import UserError, counted
 from clearhead.bundle.folder import Bundle
+from clearhead.data.pictures import is_picture
 from clearhead.data.tag_columns import MARK, by_column
 from clearhead.decoding.labels import class_probabilities, labels_of, regress, tag_names
 from clearhead.decoding.number_formats import NATS
@@ -189,7 +190,8 @@ class Classes(Judge):
             best = max(share, key=lambda name: share[name])
             given = 100.0 * share.get(label, 0.0)
             notes = {"probability": share[best]}
-            examples.append(Example(shown(text), (label,), best, given, best == label, notes))
+            picture = text if isinstance(text, str) and is_picture(text) else None
+            examples.append(Example(shown(text), (label,), best, given, best == label, notes, picture))
         confusion = Confusion.of([label for _, label in rows], [one.output for one in examples], names)
         name = "probability of the right class"
         return Evaluation(self, confusion.metrics(), {}, tuple(examples), name, confusion)

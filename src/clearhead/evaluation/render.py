@@ -6,6 +6,7 @@ about metrics.
 
 from __future__ import annotations
 
+import base64
 import difflib
 import html
 import re
@@ -31,6 +32,7 @@ class Case:
     heading: str
     right: str
     lines: tuple[tuple[str, str], ...]
+    picture: bytes | None = None  # the PNG file of a source that is a picture; only in HTML
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ details { border: 1px solid var(--line); border-radius: 6px; margin: .5rem 0; pa
 summary { cursor: pointer; color: var(--quiet); font-size: .9rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; margin: .5rem 0; }
 dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; white-space: pre-wrap; }
+dd img { display: block; min-width: 7rem; max-width: 100%; image-rendering: pixelated; }
 mark { background: var(--mark); color: inherit; border-radius: 3px; padding: 0 .1em; }
 """.strip()
 
@@ -157,6 +160,9 @@ def _html_table(table: Table) -> str:
 
 def _html_case(case: Case, open_: bool) -> str:
     lines = []
+    if case.picture is not None:
+        data = base64.b64encode(case.picture).decode("ascii")
+        lines.append(f'<dt>picture</dt><dd><img alt="" src="data:image/png;base64,{data}"></dd>')
     for name, text in case.lines:
         compared = name not in ("source", "reference")
         shown = marked(text, case.right) if compared else html.escape(text)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clearhead.base.atomic import atomic_write_text
+from clearhead.data.pictures import as_png, pixels_of
 from clearhead.evaluation.bootstrap import Bootstrap, Interval
 from clearhead.evaluation.evaluate import Evaluation, Example
 from clearhead.evaluation.labels_and_numbers import Confusion
@@ -190,7 +191,8 @@ def _case(number: int, first: Subject, second: Subject | None) -> Case:
     if second is not None:
         lines.append((second.name, second.evaluation.examples[number].output))
     place = "line" if first.evaluation.judge.reads_words else "picture"
-    return Case(f"{place} {number + 1} · {heading}", one.reference, tuple(lines))
+    picture = None if one.picture is None else as_png(pixels_of(one.picture))
+    return Case(f"{place} {number + 1} · {heading}", one.reference, tuple(lines), picture)
 
 
 def _figure(name: str, value: float | None) -> str:

@@ -7,13 +7,11 @@ Shapes: R attending tokens, C attended tokens, G patches per side, S pixels per 
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clearhead.data.pictures import pixels_of, squared
+from clearhead.data.pictures import as_png, pixels_of, squared
 from clearhead.explorer.words import Vocabulary, Word
 from clearhead.models.config import ModelConfig
 from clearhead.nn.attention.picture import heat_colours
@@ -58,12 +56,12 @@ def on_patches(row: Tensor, config: ModelConfig) -> Tensor:
 
 def plain_png(text: str, side: int) -> bytes:
     """The picture itself, in its square of this side, pixel by pixel."""
-    return _png(_colours(text, side))
+    return as_png(_colours(text, side).transpose(2, 0, 1))
 
 
 def overlay_png(text: str, weights: Tensor, side: int) -> bytes:
     """The picture under the colours of weights (G, G); the largest is the lightest."""
-    return _png(overlay(text, weights, side))
+    return as_png(overlay(text, weights, side).transpose(2, 0, 1))
 
 
 def overlay(text: str, weights: Tensor, side: int) -> NDArray[np.uint8]:
@@ -80,11 +78,3 @@ def overlay(text: str, weights: Tensor, side: int) -> NDArray[np.uint8]:
 def _colours(text: str, side: int) -> NDArray[np.uint8]:
     pixels = squared(pixels_of(text), side).transpose(1, 2, 0)
     return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
-
-
-def _png(colours: NDArray[np.uint8]) -> bytes:
-    from PIL import Image  # here, so that texts do not wait for the import
-
-    file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(colours)).save(file, "PNG")
-    return file.getvalue()

@@ -183,7 +183,7 @@ def export_huggingface(bundle: Bundle, folder: Path) -> None:
         if config.family in ("encoder-decoder", "decoder"):
             write_json(fresh / GENERATION, _generation(bundle) | _token_ids(bundle))
         if config.family == "vision":
-            write_json(fresh / PREPROCESSOR, preprocessor_of(config.image))
+            write_json(fresh / PREPROCESSOR, preprocessor_of(config.image, bundle.metadata))
         write_tokenizers(bundle, fresh)
         write_settings(bundle, fresh)
 

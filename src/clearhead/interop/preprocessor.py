@@ -1,17 +1,20 @@
 """How a ViT's pictures are scaled and normalised: Hugging Face's `preprocessor_config.json`, both ways.
 
 Our models read pixels from −1 to 1. Another normalisation is folded into the patches' convolution, which is
-exact, as patches are not padded. There, a picture of any shape is stretched to the model's square.
+exact, as patches are not padded. There, a picture of any shape is stretched to the model's square by one of
+Pillow's filters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
+from clearhead.data.config import PictureResample
 from clearhead.interop.checkpoint import read_json
 from clearhead.interop.settings import Settings
 from clearhead.models.config import ImageConfig
@@ -19,6 +22,7 @@ from clearhead.models.encoder import Vision
 
 PREPROCESSOR = "preprocessor_config.json"
 _RANGE = 127.5  # a pixel from 0 to 255 is 127.5 · (x + 1)
+_FILTERS = get_args(PictureResample)  # in the order of Pillow's numbers, which the file has
 _SAME = 1e-6  # a difference from our own normalisation that is rounding
 
 
@@ -38,7 +42,12 @@ def read_preprocessor(folder: Path, model: nn.Module) -> dict[str, Any]:
     shift = (_RANGE * unit - torch.tensor(mean, dtype=torch.float64)) / divisor
     if (factor - 1).abs().max() > _SAME or shift.abs().max() > _SAME:
         _fold(model.patches, factor, shift)
-    return {"picture_size": image.size, "picture_stretched": True}
+    number = settings.whole("resample", _FILTERS.index("bilinear"), least=0)
+    if number >= len(_FILTERS):
+        settings.refuse("resample", number, f"filters have the numbers 0 to {len(_FILTERS) - 1}")
+    found = {"picture_size": image.size, "picture_stretched": True, "picture_resample": _FILTERS[number]}
+    cropped = settings.flag("do_center_crop", False)  # we stretch the whole picture instead
+    return found | ({"not_carried": {"do_center_crop": True}} if cropped else {})
 
 
 def _each(settings: Settings, name: str, channels: int) -> list[float]:
@@ -60,13 +69,16 @@ def _fold(patches: nn.Conv2d, factor: Tensor, shift: Tensor) -> None:
     patches.weight.copy_(weight * factor[:, None, None])
 
 
-def preprocessor_of(image: ImageConfig) -> dict[str, Any]:
-    """The file's content for a model of ours."""
+def preprocessor_of(image: ImageConfig, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's content for a model of ours, with the metadata of its bundle."""
+    recipe = metadata.get("recipe", metadata)  # an import has only the settings of pictures
+    data = recipe.get("data") if isinstance(recipe, Mapping) else None
+    resample = data.get("picture_resample") if isinstance(data, Mapping) else None
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
         "size": {"height": image.size, "width": image.size},
-        "resample": 2,
+        "resample": _FILTERS.index(resample if resample in _FILTERS else "bilinear"),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,

@@ -15,6 +15,7 @@ from clearhead.bundle.folder import undisturbed
 from clearhead.bundle.metadata import read_metadata, replace_notes
 from clearhead.data.columns import Columns, Row
 from clearhead.data.config import CorpusConfig
+from clearhead.data.picture_corpora import for_testing
 from clearhead.data.read import check_corpus, files_of, name_of, read_rows
 from clearhead.data.survey import number_of
 from clearhead.decoding.labels import reads_two
@@ -55,6 +56,7 @@ def measure(
         raise UserError(
             "This model labels pairs of texts: name the columns of both texts (give --source-column twice)."
         )
+    corpus = for_testing(corpus) if chosen.columns.pictures else corpus
     rows = _rows(loaded, _meant(loaded[0], corpus, chosen), chosen.columns)
     found = [chosen.judge(one, rows, config, show=True) for one in loaded]
     second = found[1] if len(found) > 1 else None
@@ -98,6 +100,7 @@ def _meant(bundle: Bundle, corpus: CorpusConfig, task: Task) -> CorpusConfig:
             picture_channels=form.channels,
             picture_size=corpus.picture_size or form.size,
             picture_stretched=corpus.picture_stretched or form.stretched,
+            picture_resample=corpus.picture_resample or form.resample,
         )
     if not corpus.prefix or not task.columns.mixed:
         return corpus

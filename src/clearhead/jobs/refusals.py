@@ -12,7 +12,7 @@ import torch
 
 from clearhead.base.device import check_threads, memory_of, pick_device, pick_dtype
 from clearhead.base.errors import UserError
-from clearhead.data.config import DataConfig
+from clearhead.data.config import PICTURE_SETTINGS, DataConfig
 from clearhead.data.encoding import Answers, Encoder, Encoding, Tokenizers, tokenise
 from clearhead.data.findings import Survey
 from clearhead.data.ragged import Ragged
@@ -51,7 +51,7 @@ def check_settings(said: Table, base: Base | None = None) -> TrainConfig:
     pick_dtype(early.compute.dtype, device)
     task = task_named(early.task)
     data = DataConfig.from_dict(table_in(merged(as_table(task.defaults), said), "data"), "data")
-    for name in ("picture_size", "picture_channels", "picture_stretched"):
+    for name in PICTURE_SETTINGS:
         if getattr(data, name) is not None and not task.columns.pictures:
             raise UserError(f"data.{name} only applies to the task 'image': leave it out.")
     head = task.family(family_of(said, base)).head
@@ -243,6 +243,8 @@ def check_labels(config: TrainConfig, found: Survey) -> None:
 def check_pictures(config: TrainConfig, facts: Facts) -> None:
     """Refuse a model for pictures of another shape than the corpus's."""
     image, known = config.model.image, facts.picture
+    if config.data.picture_resample and config.data.picture_size is None:
+        raise UserError("data.picture_resample only has an effect with data.picture_size: set that, too.")
     if config.data.picture_stretched and config.data.picture_size is None:
         raise UserError(
             "data.picture_stretched=true needs data.picture_size: set that to a number of pixels."

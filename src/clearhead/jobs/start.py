@@ -121,6 +121,7 @@ class Base:
                 Choice("data.picture_size", config.image.size, why),
                 Choice("data.picture_channels", config.image.channels, why),
                 Choice("data.picture_stretched", form.stretched, why),
+                Choice("data.picture_resample", form.resample, why),
             ]
         most = config.text_limit
         if most is None or self.task.columns.is_stream:

@@ -1,7 +1,8 @@
 """Pictures with a class, and how training augments them so that fewer suffice.
 
 A picture is shifted by a few pixels, mirrored, has a square cut out, or is mixed with another. What happens
-to it is a pure function of (seed, epoch, example), and the other picture is its neighbour in the batch.
+to it is a pure function of (seed, epoch, example), and the other picture is drawn from the batch: its
+neighbour there would often have the same class, as batches are in the order of the corpus.
 
 Mixing (Zhang et al. 2018) computes λ·a + (1−λ)·b from two pictures, with the loss λ·CE(class of a) +
 (1−λ)·CE(class of b). Here the class is drawn, that of a with probability λ: the expected loss is the same,
@@ -30,7 +31,7 @@ from clearhead.data.ragged import Integers, Ragged
 from clearhead.data.sizes import Sizes
 from clearhead.text.framing import Framings
 
-_DRAWN = 8  # random numbers for each picture
+_DRAWN = 9  # random numbers for each picture
 _USUAL_SHIFT = 14  # default: shift a picture by at most 1/14 of its side
 
 
@@ -111,8 +112,10 @@ def augmented(
     if how.mixup:
         share = np.where(chance[:, 5] < how.mixup, chance[:, 6], 1.0).astype(np.float32)  # λ, (B,)
         each = share[:, None, None, None]
-        mixed = each * mixed + (1 - each) * np.roll(mixed, 1, 0)
-        answers = np.where(chance[:, 7] < share, answers, np.roll(answers, 1))
+        order = np.argsort(chance[:, 8])
+        other = np.roll(order, 1)[np.argsort(order)]  # (B,) every picture once, and never itself
+        mixed = each * mixed + (1 - each) * mixed[other]
+        answers = np.where(chance[:, 7] < share, answers, answers[other])
     return mixed, answers
 
 
