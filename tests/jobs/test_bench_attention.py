@@ -18,6 +18,7 @@ from clearhead.jobs import bench_attention_page as pages
 from clearhead.jobs import bench_decoding
 from clearhead.jobs.attention_kinds import EXACT, Contender, contenders, counted
 from clearhead.jobs.bench_attention import Bench, Cell, Setting, Trained
+from clearhead.jobs.charts import lines_of
 from clearhead.nn.attention import KERNELS, AttentionConfig
 from clearhead.nn.parts import ATTENTIONS
 
@@ -209,6 +210,19 @@ def test_a_sentence_for_each_length_says_where_exact_attention_wins() -> None:
     assert pages.near(found).endswith("on random inputs: none at any length.")
     assert pages.exponents(found, "both", "exact") == (2.0, 2.0)
     assert pages.exponents(found, "both", "linear")[0] == pytest.approx(0.79, abs=0.01)
+    two = made({"exact": {256: 0.001, 512: 0.01}, "linear": {256: 0.002, 512: 0.005}}, {})
+    assert pages.verdicts(two) == [
+        "At 256 tokens exact attention takes 1 ms and beats linear, with 2.00 × its time.",
+        "At 512 tokens exact attention takes 10 ms and beats none of the others; faster: linear (0.50 × "
+        "its time).",
+    ]
+
+
+def test_no_two_lines_of_the_chart_look_alike() -> None:
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    lines_of(axes, {one.name: [(256.0, 1.0)] for one in contenders()}, "tokens", "seconds")
+    looks = {(line.get_color(), line.get_linestyle()) for line in axes.get_lines()}
+    assert len(looks) == len(contenders())
 
 
 @pytest.fixture(scope="module")

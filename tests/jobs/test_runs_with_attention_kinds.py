@@ -22,6 +22,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "linformer, of all layers": ("classify", {"projected": 4, "max_length": 64, "share": "layers"}),
     "nystrom": ("classify", {"landmarks": 3, "convolution": 3}),
     "reformer": ("generate", {"chunk": 8, "buckets": [4]}),
+    "sparse": ("generate", {"window": 3, "stride": 2, "unit": 2, "global_tokens": 1, "dropout": 0.1}),
+    "linear": ("generate", {}),
+    "performer": ("generate", {"features": 6}),
+    "compressed": ("generate", {"stride": 2, "kernel_size": 3, "dropout": 0.1}),
 }
 
 

@@ -132,6 +132,8 @@ def test_nothing_seen_gives_nothing(row: str) -> None:
     assert out[0].abs().max() == 0
     assert x.grad is not None
     assert x.grad.isfinite().all()
+    assert attention(texts(2, 0)).shape == (2, 0, 8)  # texts without tokens
+    assert attention(texts(1, 0)[0], queries=Tokens.packed([0, 0])).shape == (0, 8)
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -128,6 +128,8 @@ def test_before_the_first_block_ends_there_is_nothing() -> None:
     assert out[:, :2].abs().max() == 0
     assert (out[:, 2:].abs().amax(-1) > 0).all()
     assert attention(rows(1, 2), mask=masks.Causal()).abs().max() == 0  # no block at all
+    for shape in ((2, 0), (0, 5)):
+        assert attention(rows(*shape)).shape == (*shape, 8)
 
 
 @pytest.mark.parametrize("scheme", ["rotary", "t5"])

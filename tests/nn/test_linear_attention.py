@@ -297,6 +297,15 @@ def test_bfloat16_sums_have_all_digits() -> None:
     assert (out.dtype, state.sums.dtype) == (torch.bfloat16, torch.float32)
 
 
+def test_gradients_are_finite_however_small_the_sums() -> None:
+    attention = layer("performer").float()
+    for scale in range(0, 400, 10):
+        x = (scale * rows().float()).requires_grad_()
+        attention(x, mask=masks.Causal()).sum().backward()
+        assert x.grad is not None
+        assert x.grad.isfinite().all()
+
+
 def test_nothing_seen_gives_nothing() -> None:
     for kind in KINDS:
         attention = layer(kind, output_bias=False)
@@ -306,6 +315,9 @@ def test_nothing_seen_gives_nothing() -> None:
         assert out[0].abs().max() == 0
         assert x.grad is not None
         assert x.grad.isfinite().all()
+        for mask in (None, masks.Causal()):
+            assert attention(rows(2, 0), mask=mask).shape == (2, 0, 8)
+        assert attention(rows(1, 3), rows(1, 0)).abs().max() == 0  # an empty source
     empty, start = torch.zeros(1, 1, 2, 3), torch.ones(1, 1, 3, 3)
     found, sums = prefix_sums(empty, empty, empty, start, last=True)
     assert found.abs().max() == 0

@@ -175,7 +175,7 @@ def test_products_of_global_tokens_are_counted() -> None:
 def test_refusals() -> None:
     with pytest.raises(UserError, match="global_projections=true and global_tokens=0 cannot work together"):
         SparseConfig(width=8, heads=2, window=3, global_projections=True)
-    with pytest.raises(UserError, match="'sparse' and a decoder cannot work together"):
+    with pytest.raises(UserError, match="global_projections=true and a decoder cannot work together"):
         build_attention(longformer().config, Position(), causal=True)
     with pytest.raises(UserError, match="global_projections and a causal mask cannot work together"):
         longformer()(torch.randn(1, 4, 8, dtype=torch.float64), mask=Causal())

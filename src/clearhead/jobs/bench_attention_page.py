@@ -109,9 +109,11 @@ def verdict(found: Bench, tokens: int) -> str:
     quicker = [f"{name} ({_ratio(found, name, tokens, time / base)})" for time, name in known if time < base]
     if not quicker:
         time, name = known[0]
-        rest = f"beats all {len(known)} others; the next is {name}, with {time / base:.2f} × its time"
-        return f"{begin} and {rest}."
-    slower = counted(len(known) - len(quicker), "other")
+        next_one = f"all {len(known)} others; the next is {name}, with" if len(known) > 1 else f"{name}, with"
+        return f"{begin} and beats {next_one} {time / base:.2f} × its time."
+    slower = (
+        counted(len(known) - len(quicker), "other") if len(quicker) < len(known) else "none of the others"
+    )
     return f"{begin} and beats {slower}; faster: {', '.join(quicker)}."
 
 
@@ -173,14 +175,21 @@ def _what(setting: Setting) -> str:
 
 def _notes(found: Bench, key: str) -> tuple[str, ...]:
     clock = "processor time" if found.setting.device.type == "cpu" else "time"
-    if key in ("both", "forward"):
+    if key == "forward":
+        return ("As above, without the backward pass.",)
+    if key == "both":
         return (
             f"The {clock} of one layer with its projections, the fastest of three rounds. 'exponent' is "
             f"fitted to the longest {FITTED} lengths that were measured, 'by FLOPs' to the planner's "
-            "count at the same lengths, and 'theory' is what the papers state for long texts.",
+            "count at the same lengths, and 'theory' is what the papers state for long texts, for n tokens, "
+            "a window of w, g global tokens, blocks of b, strides of s, r mixtures, m features or landmarks, "
+            "and h rounds of chunks of c.",
         )
     if key == "bytes":
-        return ("Peak memory of all tensors in both passes, excluding the inputs.",)
+        return (
+            "Peak memory of all tensors in both passes, excluding the inputs; 'by count' is fitted to the "
+            "bytes that the planner counts for the backward pass.",
+        )
     whose = "projections that keep variances at 1" if key == "error" else f"the weights of {found.trained}"
     return (
         f"‖out − exact‖ / ‖exact‖ in float32, with {whose}; matrices that only one kind has keep their "

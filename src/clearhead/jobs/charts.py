@@ -15,7 +15,8 @@ from clearhead.training.curves import INK, RULE, SOFT, quietly
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's palette, safe for colour-blind readers; then the same again, dashed
+# Okabe and Ito's palette, safe for colour-blind readers; then the same again dashed, then dotted
+DASHES = ("-", "--", ":")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 Lines = dict[str, list[tuple[float, float]]]
 
@@ -55,7 +56,7 @@ def lines_of(axes: Axes, lines: Lines, x: str, y: str, logarithmic: bool = False
     """A line for each member; with `logarithmic`, both axes are."""
     for place, (name, line) in enumerate(lines.items()):
         xs, ys = zip(*line, strict=True)
-        dashes = "-" if place < len(COLOURS) else "--"
+        dashes = DASHES[place // len(COLOURS) % len(DASHES)]
         dots = "o" if len(line) <= 40 else ""
         axes.plot(xs, ys, dashes, marker=dots, markersize=4, color=COLOURS[place % len(COLOURS)], label=name)
     if logarithmic:
@@ -65,4 +66,7 @@ def lines_of(axes: Axes, lines: Lines, x: str, y: str, logarithmic: bool = False
     axes.grid(color=RULE)
     axes.set_xlabel(x, color=INK)
     axes.set_ylabel(y, color=INK, parse_math=False)
-    axes.legend(frameon=False, fontsize=8, labelcolor=INK, bbox_to_anchor=(1.0, 1.0), loc="upper left")
+    axes.legend(
+        **{"frameon": False, "fontsize": 8, "labelcolor": INK, "handlelength": 3.5},  # long enough for dashes
+        **{"bbox_to_anchor": (1.0, 1.0), "loc": "upper left"},
+    )

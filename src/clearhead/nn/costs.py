@@ -111,6 +111,8 @@ class Costs:
     kept: Callable[[Any, Sight, Storage], int]  # bytes for the backward pass
     state: Callable[[Any, int], int] = lambda part, tokens: 0  # numbers in the state of a row
     idle: Callable[[Any], int] = lambda part: 0  # parameters that a token does not use
+    # bytes that `kept` counts and that equal layers share
+    shared: Callable[[Any, Sight, Storage], int] = lambda part, sight, storage: 0
 
 
 def linear(part: str, layer: nn.Linear, tokens: int, kind: Kind = "weights") -> Product:
@@ -234,7 +236,12 @@ def _keeps_matrix(layer: MultiHeadAttention, storage: Storage) -> bool:
         return True
     if not storage.on_cpu or _is_tiled(layer):
         return False
-    return layer.config.dropout > 0 or (layer.position.has_bias and bool(list(layer.position.parameters())))
+    return layer.config.dropout > 0 or _is_learned(layer)
+
+
+def _is_learned(layer: MultiHeadAttention) -> bool:
+    """Whether scores get a bias with parameters."""
+    return layer.position.has_bias and bool(list(layer.position.parameters()))
 
 
 def _made_again(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> bool:
@@ -252,6 +259,14 @@ def result_lies_as_queries_came(layer: MultiHeadAttention, sight: Sight) -> bool
     rotated = layer.position.turns
     masked_apart = layer.position.has_bias and sight.causal
     return layer.score.compares_directly and not rotated and not masked_apart
+
+
+def masked_result_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> int:
+    """Bytes if results are set to 0 where a query sees nothing: which ones, and a copy for W_O."""
+    config, places = layer.config, sight.rows * sight.queries
+    copied = config.key_size == config.value_size and result_lies_as_queries_came(layer, sight)
+    copied = copied and not _keeps_matrix(layer, storage)  # whose result is copied anyway
+    return places + (places * config.heads * config.value_size * storage.item if copied else 0)
 
 
 def _score_kept(layer: MultiHeadAttention, sight: Sight) -> int:
@@ -279,19 +294,25 @@ def _position_kept(layer: MultiHeadAttention, sight: Sight, storage: Storage) ->
         numbers += heads * size * distances  # the vectors
     if isinstance(scheme, TransformerXL):
         numbers += sight.rows * sight.keys * heads * size + heads * distances * scheme.width
-    learned = bool(list(scheme.parameters()))  # then the mask on its numbers is stored
-    return numbers * storage.item + (pairs if learned else 0)
+    return numbers * storage.item + _mask_on_bias(layer, sight)
 
 
-def shared_bias(layer: Any, sight: Sight, storage: Storage) -> int:
+def shared_bias(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> int:
     """Bytes that `attention_kept` counts but equal layers share: a bias by distance, computed once a pass."""
-    scheme = getattr(layer, "position", None)
-    if scheme is None or not scheme.has_bias or not scheme.elementwise_bias or scheme.per_layer:
+    scheme, sight = layer.position, _in_runs(layer, sight, storage)
+    if not scheme.has_bias or not scheme.elementwise_bias or scheme.per_layer:
         return 0
-    if _is_tiled(layer) or _keeps_matrix(layer, storage) or _made_again(layer, sight, storage):
+    if _is_tiled(layer) or _made_again(layer, sight, storage):
         return 0
-    pairs = _in_runs(layer, sight, storage).pairs // sight.rows
-    return pairs * int(layer.config.heads) * storage.item
+    pairs = sight.pairs // sight.rows
+    table = 0 if _keeps_matrix(layer, storage) else pairs * layer.config.heads * storage.item
+    return table + _mask_on_bias(layer, sight)
+
+
+def _mask_on_bias(layer: MultiHeadAttention, sight: Sight) -> int:
+    """Bytes of the mask on the numbers of a bias, which its gradient needs if it is learned."""
+    masked = sight.causal or isinstance(sight, Shown)
+    return sight.pairs // sight.rows if masked and _is_learned(layer) else 0
 
 
 def keys_and_values(layer: MultiHeadAttention, tokens: int) -> int:
@@ -301,4 +322,4 @@ def keys_and_values(layer: MultiHeadAttention, tokens: int) -> int:
 
 DENSE = Costs(feedforward_products, feedforward_kept)
 NOTHING = Costs(lambda part, layer, sight: iter(()), lambda layer, sight, storage: 0)  # of a part left out
-MULTIHEAD = Costs(attention_products, attention_kept, keys_and_values)
+MULTIHEAD = Costs(attention_products, attention_kept, keys_and_values, shared=shared_bias)

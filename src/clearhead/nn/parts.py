@@ -5,7 +5,8 @@ decoding state, and `new_memory()` if it can attend to a source; a feed-forward 
 its `config`, and may name its `residual_weights()`, which some initialisations shrink, and those that hold a
 matrix for each of several nets, `stacked_weights()`. It may set `gives_extras = True`: then a feed-forward
 also gets the `tokens` it works on, because padding must not enter a loss, and in training either gets
-`extras`. An attention that cannot hide the future sets `may_be_causal = False`.
+`extras`. An attention that cannot hide the future sets `may_be_causal = False`, and names the setting that
+makes it so in `sees_ahead` if there is one.
 
 To add your own kind, write its config (a subclass of the multi-head or the dense one with another `kind`),
 its class, and its costs: one row.
@@ -109,9 +110,10 @@ def build_attention(config: AttentionConfig, position: Position | None = None, c
             "cross_attention to another kind in layer_pattern."
         )
     if causal and not getattr(part, "may_be_causal", True):
+        what = getattr(part, "sees_ahead", f"Attention of the kind '{config.kind}'")
         raise UserError(
-            f"Attention of the kind '{config.kind}' and a decoder cannot work together: it cannot mask "
-            "later tokens. Use it in the encoder only, with a rule of layer_pattern with stack=encoder."
+            f"{what} and a decoder cannot work together: it cannot mask later tokens. Use it in the encoder "
+            "only, with a rule of layer_pattern with stack=encoder."
         )
     return part
 

@@ -34,7 +34,6 @@ from clearhead.nn.costs import (
     Storage,
     linear,
     score_products,
-    shared_bias,
 )
 from clearhead.nn.layers import InputEmbedding, Output, Residual, RMSNorm
 from clearhead.nn.parts import attention_kind, feedforward_kind
@@ -152,7 +151,7 @@ def _stack_kept(
     for layer in stack.layers:
         for name, part, costs, sight, residual in _parts(stack.name, layer, own, cross):
             inside = costs.kept(part, sight, storage)
-            inside -= shared_bias(part, sight, storage) if repr(part.config) in known else 0
+            inside -= costs.shared(part, sight, storage) if repr(part.config) in known else 0
             known.add(repr(part.config))
             yield Kept(name, inside + _residual_kept(residual, tokens, width, storage))
     last = 0 if stack.norm is None else _norm_kept(stack.norm, tokens, width, storage)

@@ -156,6 +156,8 @@ def by_rows(
     mix: Mix, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, queries: Tokens, keys: Tokens
 ) -> Tensor:
     """Mix rows of whole texts: padded ones as they are, packed ones unpacked into rows and packed again."""
+    if 0 in (q.shape[2], k.shape[2]):  # nothing to mix, or nothing to mix it by
+        return v.new_zeros(*q.shape[:3], v.shape[3])
     if not queries.is_packed or queries.segment is None:
         return mix(q, k, v, seen)
     seen = torch.ones_like(k[:, :1, :, :1], dtype=torch.bool) if seen is None else seen

@@ -85,7 +85,7 @@ class Convolution(nn.Module):
     def forward(self, windows: Tensor) -> Tensor:
         """What each block reads, (B, G, N, K, D), to (B, G, N, D)."""
         flat = windows.transpose(0, 1).flatten(3).flatten(1, 2)  # (G, B·N, K·D)
-        made: Tensor = torch.bmm(flat, self.weight.mT).unflatten(1, (windows.shape[0], -1))
+        made: Tensor = torch.bmm(flat, self.weight.mT).unflatten(1, windows.shape[:3:2])
         return made.transpose(0, 1)
 
 
@@ -186,6 +186,8 @@ class Cut:
         if self.index is not None and self.within is not None:
             found: Tensor = x.index_select(2, self.index).unflatten(2, (-1, reads)) * self.within
             return found
+        if x.shape[2] == 0:
+            return x.new_zeros(*x.shape[:2], 0, reads, x.shape[3])
         behind = -x.shape[2] % stride
         return F.pad(x, (0, 0, reads - stride, behind)).unfold(2, reads, stride).transpose(3, 4)
 

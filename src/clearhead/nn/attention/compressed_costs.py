@@ -7,7 +7,19 @@ from dataclasses import replace
 
 from clearhead.nn.attention.compressed import CompressedAttention
 from clearhead.nn.attention.kernels import RUN_ELEMENTS
-from clearhead.nn.costs import Costs, Product, Sight, Storage, attention_kept, linear, score_products
+from clearhead.nn.costs import (
+    ID,
+    Costs,
+    Product,
+    Shown,
+    Sight,
+    Storage,
+    attention_kept,
+    linear,
+    masked_result_kept,
+    score_products,
+    shared_bias,
+)
 
 
 def _of_blocks(layer: CompressedAttention, sight: Sight) -> Sight:
@@ -28,14 +40,33 @@ def _products(part: str, layer: CompressedAttention, sight: Sight) -> Iterator[P
 
 def _kept(layer: CompressedAttention, sight: Sight, storage: Storage) -> int:
     """What attention to blocks stores, the inputs of the convolutions, and the mask on blocks."""
-    config, blocks = layer.config, _of_blocks(layer, sight)
+    config, blocks = layer.config, _attended(layer, sight)
     copied = config.reads if sight.rows > 1 else config.stride  # a single text's windows are a view of it
     numbers = sight.rows * blocks.keys * copied * config.groups * (config.key_size + config.value_size)
-    spelt = sight.causal and config.stride > 1 and not layer.position.has_bias
-    if spelt and layer.kernel in ("auto", "sdpa") and config.dropout == 0:
+    found = attention_kept(layer, blocks, storage) + numbers * storage.item
+    if sight.causal and config.stride > 1 and layer.kernel in ("auto", "sdpa"):
+        found += masked_result_kept(layer, blocks, storage)
         most = RUN_ELEMENTS["cpu" if storage.on_cpu else "cuda"]  # beyond this, masks are recomputed
-        numbers += blocks.pairs if sight.queries * blocks.keys <= most else 0
-    return attention_kept(layer, blocks, storage) + numbers * storage.item
+        spelt = config.dropout == 0 and not layer.position.has_bias and sight.queries * blocks.keys <= most
+        found += blocks.pairs * storage.item if spelt else 0
+    return found + _distances_kept(layer, blocks)
+
+
+def _distances_kept(layer: CompressedAttention, blocks: Sight) -> int:
+    """The index of each pair's distance, if a bias by distance is learned: blocks lie apart."""
+    learned = layer.position.elementwise_bias and bool(list(layer.position.parameters()))
+    return blocks.pairs // blocks.rows * ID if learned and layer.config.stride > 1 else 0
+
+
+def _attended(layer: CompressedAttention, sight: Sight) -> Sight:
+    """The pairs that the kernel is given: all of them, because blocks lie apart."""
+    blocks = _of_blocks(layer, sight)
+    return blocks if layer.config.stride == 1 else Shown(**vars(blocks), shown=sight.queries * blocks.keys)
+
+
+def _shared(layer: CompressedAttention, sight: Sight, storage: Storage) -> int:
+    blocks = _attended(layer, sight)
+    return shared_bias(layer, blocks, storage) + _distances_kept(layer, blocks)
 
 
 def _remembered(layer: CompressedAttention, tokens: int) -> int:
@@ -45,4 +76,4 @@ def _remembered(layer: CompressedAttention, tokens: int) -> int:
     return (-(-tokens // config.stride) + config.reads - 1) * each
 
 
-COMPRESSED = Costs(_products, _kept, _remembered)
+COMPRESSED = Costs(_products, _kept, _remembered, shared=_shared)

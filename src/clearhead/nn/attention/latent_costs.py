@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from clearhead.nn.attention.latent import LatentAttention
-from clearhead.nn.costs import FLOAT, Costs, Product, Sight, Storage, attention_kept, linear
+from clearhead.nn.costs import FLOAT, Costs, Product, Sight, Storage, attention_kept, linear, shared_bias
 
 
 def _products(part: str, layer: LatentAttention, sight: Sight) -> Iterator[Product]:
@@ -37,4 +37,4 @@ def _remembered(layer: LatentAttention, tokens: int) -> int:
     return tokens * layer.latent.out_features
 
 
-LATENT = Costs(_products, _kept, _remembered)
+LATENT = Costs(_products, _kept, _remembered, shared=shared_bias)

@@ -159,8 +159,9 @@ class LinearAttention(MultiHeadAttention):
                 past.sums = sums
         else:
             found = q @ (k.mT @ v)
-        below = found[..., -1:]
-        return found[..., :-1] / below.masked_fill(below == 0, 1.0)
+        below, numbers = found[..., -1:], torch.finfo(found.dtype)
+        lost = below < numbers.tiny / numbers.eps  # nothing is seen, or the gradient would overflow
+        return found[..., :-1] / below.masked_fill(lost, 1.0)
 
     def _features(self, q: Tensor, k: Tensor, seen: Tensor | None, past: Any) -> tuple[Tensor, Tensor]:
         """Feature vectors of queries and keys; those of masked keys are 0."""

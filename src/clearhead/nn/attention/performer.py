@@ -52,7 +52,9 @@ class RandomFeatures(FeatureScore):
     """φ(x) = exp(ω x − |x|²/2), x being a query or a key times the root of the score's factor.
 
     A query's features are divided by the largest of them, a head's keys' by the largest of all: quotients
-    do not change, and no number overflows.
+    do not change, and no number overflows. Sums that are e⁻⁷¹ of the largest count as 0 in float32: a query
+    whose visible keys are all so much longer than a later one (|x|²/2 decides) gets 0 in a pass over the
+    text, and its result in decoding.
     """
 
     directions: Tensor  # (F, K)

@@ -123,6 +123,7 @@ class SparseAttention(MultiHeadAttention):
         self.pattern = config.pattern
         self.may_be_causal = not config.global_projections
         if config.global_projections:
+            self.sees_ahead = "global_projections=true"
             self.global_query, self.global_key, self.global_value = (
                 nn.Linear(like.in_features, like.out_features, bias=config.bias)
                 for like in (self.query, self.key, self.value)

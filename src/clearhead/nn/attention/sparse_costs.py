@@ -28,8 +28,9 @@ from clearhead.nn.costs import (
     attention_products,
     keys_and_values,
     linear,
-    result_lies_as_queries_came,
+    masked_result_kept,
     score_products,
+    shared_bias,
 )
 from clearhead.nn.tokens import Tokens
 
@@ -83,19 +84,34 @@ def _within_pattern(layer: SparseAttention, sight: Sight, storage: Storage) -> i
         if is_plain(problem) and storage.item >= FLOAT:  # the result itself too, and keys for every head
             numbers += heads * value + (heads - config.groups) * (key + value)
         return places * storage.item * numbers
-    if served != "sdpa" or layer.position.has_bias:
-        return attention_kept(layer, sight, storage)  # this counts the bias that includes the mask
-    runs = sdpa_runs(problem)
-    pairs = sum((rows.stop - rows.start) * (keys.stop - keys.start) for rows, keys in runs)
-    if len(runs) > 1 and mask_size(problem, runs) > RUN_ELEMENTS["cpu"]:
-        pairs = 0  # they are recomputed
-    found = attention_kept(layer, Shown(**vars(sight), shown=pairs), storage)
-    if config.dropout == 0:  # else PyTorch stores the weights instead
-        found += sight.rows * pairs * storage.item
-    found += places  # which queries see nothing: their results are set to 0, in a copy
-    if config.key_size == config.value_size and result_lies_as_queries_came(layer, sight):
-        found += places * config.heads * config.value_size * storage.item
+    if served != "sdpa":
+        return attention_kept(layer, sight, storage)
+    shown = _in_runs(problem, sight)
+    found = attention_kept(layer, shown, storage) + masked_result_kept(layer, sight, storage)
+    if config.dropout == 0 and not layer.position.has_bias:  # else the mask is in the bias or the weights
+        found += shown.pairs * storage.item
     return found
+
+
+def _in_runs(problem: Problem, sight: Sight) -> Shown:
+    """The pairs in the runs of PyTorch's kernel; none if they are recomputed."""
+    runs = sdpa_runs(problem)
+    if len(runs) > 1 and mask_size(problem, runs) > RUN_ELEMENTS["cpu"]:
+        return Shown(**vars(sight))
+    read = [keys.stop - keys.start for _, keys in runs]
+    pairs = sum((rows.stop - rows.start) * keys for (rows, _), keys in zip(runs, read, strict=True))
+    return Shown(**vars(sight), shown=pairs, read=sum(read))
+
+
+def _shared(layer: SparseAttention, sight: Sight, storage: Storage) -> int:
+    """A bias by distance, unless blocks compute it."""
+    if not layer.position.has_bias or not storage.on_cpu or layer.kernel not in ("auto", "sdpa", "blocks"):
+        return shared_bias(layer, sight, storage)
+    problem = _asked(layer, sight)
+    served = choose(problem) if layer.kernel == "auto" else layer.kernel
+    if served == "blocks":
+        return 0
+    return shared_bias(layer, _in_runs(problem, sight) if served == "sdpa" else sight, storage)
 
 
 def _asked(layer: SparseAttention, sight: Sight) -> Problem:
@@ -117,4 +133,4 @@ def _remembered(layer: SparseAttention, tokens: int) -> int:
     return keys_and_values(layer, most)
 
 
-SPARSE = Costs(_products, _kept, _remembered)
+SPARSE = Costs(_products, _kept, _remembered, shared=_shared)
