@@ -217,7 +217,7 @@ def _in_runs(layer: MultiHeadAttention, sight: Sight, storage: Storage) -> Sight
     stored = layer.position.has_bias or layer.config.dropout > 0  # else PyTorch's own causal kernel serves
     if not stored or not storage.on_cpu or not sight.causal or isinstance(sight, Shown):
         return sight
-    if layer.kernel not in ("auto", "sdpa") or _is_tiled(layer):
+    if layer.kernel not in ("auto", "sdpa") or _is_tiled(layer) or sight.queries < 2 * CAUSAL_RUN:
         return sight
     runs = banded_runs(sight.queries, sight.keys, CAUSAL_RUN, (sight.keys, 0))
     pairs = sum((queries.stop - queries.start) * keys.stop for queries, keys in runs)

@@ -48,7 +48,7 @@ Run = tuple[slice, slice]  # queries, and the keys that the kernel is given for 
 # Numbers in the mask or bias of a run: little for the memory of a laptop, or of a GPU, which likes long runs
 RUN_ELEMENTS = {"cpu": 2**24, "cuda": 2**28}
 SHORTEST_BAND, LONGEST_BAND = 64, 512  # queries of a run under a window: about half the window, between these
-CAUSAL_RUN = 128  # under a causal mask alone; as fast as 64 and 256 on 512 tokens or more
+CAUSAL_RUN = 128  # under a causal mask alone, if there are two whole runs or more: else one is faster
 LONG_ROWS = 256  # from this many queries on, training takes cuDNN's kernel if allowed
 FASTEST = [
     SDPBackend.CUDNN_ATTENTION,
@@ -189,7 +189,7 @@ def band(problem: Problem) -> tuple[int, int] | None:
     causal = any(isinstance(part, Causal) for part in parts)
     if not windows:
         everything = max(queries.extent, problem.k.shape[2])  # queries may come long after the keys
-        return (everything, 0) if causal and problem.q.shape[2] > CAUSAL_RUN else None
+        return (everything, 0) if causal and problem.q.shape[2] >= 2 * CAUSAL_RUN else None
     before = min(part.before for part in windows)
     after = 0 if causal else min(part.after for part in windows)
     shortest = min(shortest_band(problem), problem.q.shape[2])
