@@ -26,6 +26,14 @@ export const model = derived([models, address], ([$models, $address]) => {
   return $models.find(({ name }) => name === $address.params["model"]) ?? $models[0] ?? null;
 });
 
+/** What a model reads: the text that views share means something to models that read the same. */
+export function readingOf({
+  family,
+  task,
+}: Pick<ModelInfo, "family" | "task">): "pictures" | "music" | "text" {
+  return family === "vision" ? "pictures" : task === "music" ? "music" : "text";
+}
+
 /** Whether the model has a part that can be taken out. */
 export const has = derived(
   model,
