@@ -228,20 +228,21 @@ class Experts(nn.Module):
         load = load.scatter_add(0, choices, torch.ones_like(choices, dtype=load.dtype))[:experts]
         extras.count("load", load)
 
-        def total(values: Tensor) -> Tensor:
-            """(N, …) summed over real tokens."""
-            return (values if real is None else torch.where(real.unsqueeze(-1), values, 0)).sum(0)
+        def mean(values: Tensor) -> Tensor:
+            """(N, …) averaged over real tokens."""
+            if real is None:
+                return values.mean(0)
+            return torch.where(real.unsqueeze(-1), values, 0).sum(0) / real.sum().clamp(min=1)
 
-        # sums over tokens, as all losses here are: N · E · Σ f P, and N times the mean of the squares
         if config.balance_loss:
             scores = routing.scores
             if config.score == "sigmoid":
                 scores = scores / (scores.sum(-1, keepdim=True) + TINY)
             share = load / load.sum().clamp(min=1.0)
-            extras.loss("balance", experts * (share * total(scores)).sum(), config.balance_loss)
+            extras.loss("balance", experts * (share * mean(scores)).sum(), config.balance_loss)
         if config.z_loss:
             squares = routing.logits.logsumexp(-1, keepdim=True).square()
-            extras.loss("router_z", total(squares).sum(), config.z_loss)
+            extras.loss("router_z", mean(squares).sum(), config.z_loss)
 
 
 def real_places(tokens: Tokens | None, x: Tensor) -> Tensor | None:
