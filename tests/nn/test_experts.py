@@ -118,6 +118,18 @@ def test_padding_is_neither_routed_nor_counted() -> None:
     assert float(padded.counts["load"].sum()) == 8 * 2
 
 
+@pytest.mark.parametrize("dispatch", DISPATCHES)
+@pytest.mark.parametrize("shape", [(0, 3, WIDTH), (2, 0, WIDTH)])
+def test_nothing_gives_nothing(dispatch: str, shape: tuple[int, ...]) -> None:
+    net, extras = a_net(dispatch, balance_loss=0.1, z_loss=0.2).train(), Extras()
+    x = torch.randn(shape, requires_grad=True)
+    out = net(x, None, extras)
+    assert out.shape == shape
+    (out.sum() + sum(loss for loss, _ in extras.losses.values())).backward()
+    assert not any(loss.isnan() for loss, _ in extras.losses.values())
+    assert not any(weight.grad.any() for weight in net.parameters() if weight.grad is not None)
+
+
 def test_losses_are_those_of_the_papers() -> None:
     net = a_net(balance_loss=0.1, z_loss=0.2, chosen=2, experts=4).double().train()
     x = torch.randn(50, WIDTH, dtype=torch.float64)

@@ -209,6 +209,8 @@ class Experts(nn.Module):
         The setting is meant for training: whatever the precision is afterwards, there is a way.
         """
         name = self.config.dispatch
+        if not len(x):
+            return DISPATCHES["loop"]  # the others fail on no rows
         fits = can_group(self.inner if matrices is None else matrices, x)
         if name == "auto" or (name == "grouped" and not self.training):
             name = "grouped" if fits else "segments"
@@ -231,7 +233,7 @@ class Experts(nn.Module):
         def mean(values: Tensor) -> Tensor:
             """(N, …) averaged over real tokens."""
             if real is None:
-                return values.mean(0)
+                return values.sum(0) / max(len(values), 1)
             return torch.where(real.unsqueeze(-1), values, 0).sum(0) / real.sum().clamp(min=1)
 
         if config.balance_loss:
