@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from clearhead.base.errors import UserError
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
 from clearhead.nn.experts import Experts, ExpertsConfig
@@ -116,10 +115,3 @@ def test_its_state_goes_out_and_in() -> None:
     load_optimiser_tensors(later, second, kept)
     taken(range(2, 4), second, later)
     assert all(torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True))
-
-
-def test_matrices_that_a_layout_has_cut_are_refused() -> None:
-    model = nn.Linear(4, 4)
-    model.weight.device_mesh = "of ranks"  # as a DTensor has one
-    with pytest.raises(UserError, match="Muon needs whole matrices"):
-        build_optimiser(model, CONFIG, "cpu")

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.base.errors import UserError
 from clearhead.nn.experts import Experts
 from clearhead.nn.layers import TokenEmbedding
 
@@ -41,11 +40,6 @@ def matrices_of(model: nn.Module) -> set[int]:
     found |= {
         id(one) for module in modules if isinstance(module, Experts) for one in module.stacked_weights()
     }
-    if any(hasattr(parameter, "device_mesh") for parameter in model.parameters() if id(parameter) in found):
-        raise UserError(
-            "Muon needs whole matrices, and this layout splits them: use optimiser.name=adamw, or the "
-            "layout ddp."
-        )
     return found
 
 
