@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,3 +89,11 @@ def test_experts_that_mixtral_has_not_are_refused(saved: Callable[[str], Path], 
     bundle.model.config = bundle.config.replace(feedforward__score="sigmoid")
     with pytest.raises(UserError, match=r"feedforward\.score='sigmoid'"):
         export_folder(bundle, tmp_path / "out")
+
+
+def test_a_window_is_refused_in_the_words_of_the_file(saved: Callable[[str], Path]) -> None:
+    folder = saved("mixtral")
+    plain = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(plain | {"sliding_window": 3}))
+    with pytest.raises(UserError, match=r"sliding_window=3, which cannot be imported: only null can"):
+        import_folder(folder)

@@ -25,7 +25,15 @@ from clearhead.training.sizing import choose
 from ..training.test_sizing import LAPTOP, facts_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "interop.md"
-NAMES = {"Marian": "marian", "GPT-2": "gpt2", "Llama": "llama", "BERT": "bert", "ViT": "vit"}
+NAMES = {
+    "Marian": "marian",
+    "GPT-2": "gpt2",
+    "Llama": "llama",
+    "Mixtral": "mixtral",
+    "DeepSeek-V3": "deepseek_v3",
+    "BERT": "bert",
+    "ViT": "vit",
+}
 
 
 def promised() -> Iterator[tuple[str, list[str], str]]:

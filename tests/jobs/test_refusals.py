@@ -5,6 +5,9 @@ The table of what is refused before the corpus is read stands in tests/system/ba
 
 from __future__ import annotations
 
+import math
+import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from clearhead.jobs.recipe import merged
 from clearhead.jobs.train import train
 from clearhead.models.build import count_parameters
 from clearhead.models.config import ModelConfig
+from clearhead.planner.layout import Layout
+from clearhead.training.config import TrainConfig
 
 from .making import settings, write_corpus
 
@@ -172,3 +177,42 @@ def test_memory_is_that_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
         refusals.check_settings(said)
     monkeypatch.setattr(refusals, "memory_of", lambda device: None)  # nobody can say
     refusals.check_settings(said)
+
+
+EXPERTS = {"feedforward": {"kind": "experts", "experts": 6}}
+
+
+@pytest.mark.parametrize(
+    "layout, said, sentence",
+    [
+        (
+            "fsdp2",
+            {"optimiser": {"name": "muon"}},
+            "Muon needs whole matrices, and the layout 'fsdp2' splits",
+        ),
+        ("fsdp2xtp2", {"optimiser": {"name": "muon"}}, "Muon needs whole matrices"),
+        ("fsdp2xep2", {"optimiser": {"name": "muon"}, "model": EXPERTS}, "Muon needs whole matrices"),
+        ("ep4", {"model": EXPERTS}, "6 experts cannot be split evenly over 4 ranks"),
+        ("ep2", {}, "this model has none"),
+        ("tp2", {"model": EXPERTS}, "tp cannot split feed-forwards of the kind 'experts'"),
+        (
+            "tp2",
+            {"model": {"attention": {"kind": "latent"}}},
+            "tp cannot split attention of the kind 'latent'",
+        ),
+        ("fsdp2", {"start": {"base": "x", "lora": {"rank": 2}}}, "LoRA cannot be sharded over ranks"),
+        ("ep2", {"optimiser": {"name": "muon"}, "model": EXPERTS}, ""),
+        ("ddp2", {"optimiser": {"name": "muon"}}, ""),
+    ],
+)
+def test_what_ranks_cannot_share_is_refused_before_anything_is_written(
+    layout: str, said: dict[str, Any], sentence: str
+) -> None:
+    model = {"family": "decoder", "vocabulary": 50, "width": 16, "layers": 1, "position": {"name": "rotary"}}
+    plain = merged({"task": "generate", "model": {**model, "attention": {"heads": 2}}}, said)
+    config, ranks = (
+        TrainConfig.from_dict(plain),
+        math.prod(int(size) for size in re.findall("[0-9]+", layout)),
+    )
+    with pytest.raises(UserError, match=sentence) if sentence else nullcontext():
+        refusals.check_layout(config, Layout.parse(layout, ranks))

@@ -118,6 +118,18 @@ def test_padding_is_neither_routed_nor_counted() -> None:
     assert float(padded.counts["load"].sum()) == 8 * 2
 
 
+@pytest.mark.parametrize("dispatch", DISPATCHES)
+@pytest.mark.parametrize("shape", [(0, 3, WIDTH), (2, 0, WIDTH)])
+def test_nothing_gives_nothing(dispatch: str, shape: tuple[int, ...]) -> None:
+    net, extras = a_net(dispatch, balance_loss=0.1, z_loss=0.2).train(), Extras()
+    x = torch.randn(shape, requires_grad=True)
+    out = net(x, None, extras)
+    assert out.shape == shape
+    (out.sum() + sum(loss for loss, _ in extras.losses.values())).backward()
+    assert not any(loss.isnan() for loss, _ in extras.losses.values())
+    assert not any(weight.grad.any() for weight in net.parameters() if weight.grad is not None)
+
+
 def test_losses_are_those_of_the_papers() -> None:
     net = a_net(balance_loss=0.1, z_loss=0.2, chosen=2, experts=4).double().train()
     x = torch.randn(50, WIDTH, dtype=torch.float64)
@@ -127,8 +139,8 @@ def test_losses_are_those_of_the_papers() -> None:
     scores = logits.softmax(-1)
     chosen = F.one_hot((scores + net.router.balance).topk(2).indices, 4).sum(1).double()
     balance = 4 * (chosen.mean(0) / 2 * scores.mean(0)).sum()
-    torch.testing.assert_close(extras.losses["balance"][0], 50 * balance)
-    torch.testing.assert_close(extras.losses["router_z"][0], logits.logsumexp(-1).square().sum())
+    torch.testing.assert_close(extras.losses["balance"][0], balance)
+    torch.testing.assert_close(extras.losses["router_z"][0], logits.logsumexp(-1).square().mean())
     assert [weight for _, weight in extras.losses.values()] == [0.1, 0.2]
     torch.testing.assert_close(extras.counts["load"], chosen.sum(0))
     even = torch.zeros_like(net.router.project.weight)
@@ -136,7 +148,7 @@ def test_losses_are_those_of_the_papers() -> None:
     net.router.balance.zero_()
     extras = Extras()
     net(x[None], None, extras)
-    assert extras.losses["balance"][0].item() == pytest.approx(50)  # scores that are even are worth 1
+    assert extras.losses["balance"][0].item() == pytest.approx(1)  # scores that are even
 
 
 def test_the_bias_is_for_the_choice_alone() -> None:

@@ -102,6 +102,20 @@ def test_without_a_rate_nothing_moves() -> None:
     assert "balance" in stepper.meter.read_extras(1.0)
 
 
+@pytest.mark.parametrize("task", ["classify", "tag", "generate", "translate"])
+def test_an_even_router_costs_1_per_layer_however_few_the_labels(task: str) -> None:
+    """A text to classify has many tokens and one label. What only stands in for a batch adds nothing."""
+    model, batch = a_model(task, feedforward=EXPERTS.replace(balance_loss=0.1)), a_batch(task)
+    for net in experts_in(model):
+        net.router.project.weight.data.zero_()
+    stepper = a_stepper(model)
+    stepper.step([batch], 0.0)
+    found = stepper.meter.read_extras(batch.tokens)
+    assert found["balance"] == pytest.approx(len(experts_in(model)))
+    nothing = LabelObjective()(model, batch.unlabelled())
+    assert not any(value.any() for value in (nothing.objective, *nothing.extras.values()))
+
+
 def test_a_frozen_router_keeps_its_bias_and_one_with_an_update_learns() -> None:
     model = a_model("generate", feedforward=EXPERTS, layers=2)
     prepare(

@@ -421,7 +421,8 @@ def test_without_a_compiler_pytorch_serves_and_it_is_said_once(monkeypatch: pyte
     monkeypatch.setattr(binding, "multiplies_bf16", lambda: True)
     binding.available.cache_clear()
     with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+        warnings.simplefilter("ignore")  # such as of files that earlier tests left to be collected
+        warnings.simplefilter("always", UserWarning)
         for _ in range(2):
             stepper = stepper_of(small())
             stepper.step([batch()], 0.01)

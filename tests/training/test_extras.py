@@ -36,7 +36,7 @@ class Experts(nn.Module):
         out = self.model(*given, **more)
         if self.training:
             out.extras = Extras()
-            out.extras.loss("balance", self.gate * len(given[0]), WEIGHT)
+            out.extras.loss("balance", self.gate, WEIGHT)
             out.extras.statistic("share", torch.tensor(0.25))
             out.extras.statistic("load", torch.tensor([1.0, 3.0]))
         return out
@@ -47,16 +47,16 @@ def test_a_loss_is_added_by_its_weight_and_everything_is_noted() -> None:
     plain = LabelObjective(0.1)(model.model, batch)
     found = LabelObjective(0.1)(model, batch)
     assert plain.extras == {}
-    assert found.objective.item() == pytest.approx(plain.objective.item() + WEIGHT * 2.0 * 4)
+    assert found.objective.item() == pytest.approx(plain.objective.item() + WEIGHT * 2.0 * batch.tokens)
     assert float(found.nll) == float(plain.nll)
     assert {name: float(value) / batch.tokens for name, value in found.extras.items()} == pytest.approx(
-        {"balance": 8.0 / batch.tokens, "share": 0.25, "load.0": 1.0, "load.1": 3.0}
+        {"balance": 2.0, "share": 0.25, "load.0": 1.0, "load.1": 3.0}
     )
     found.objective.backward()
-    assert float(model.gate.grad) == WEIGHT * 4  # type: ignore[arg-type]
+    assert float(model.gate.grad) == WEIGHT * batch.tokens  # type: ignore[arg-type]
     assert not any(value.requires_grad for value in found.extras.values())
     twice = ConsistentObjective(0.1, 1.0)(model, batch)  # both passes together weigh as much as one
-    assert float(twice.extras["balance"]) == 8.0
+    assert float(twice.extras["balance"]) == 2.0 * batch.tokens
     assert run_model(model, batch).shape == run_model(model.model, batch).shape
 
 
@@ -70,7 +70,7 @@ def test_sums_over_steps_and_parts(parts: int) -> None:
     labels = stepper.meter.read(reset=False)["labels"]
     assert labels == sum(batch.tokens for batch in batches)
     found = stepper.meter.read_extras(labels)
-    assert found == pytest.approx({"balance": 24.0 / labels, "share": 0.25, "load.0": 1.0, "load.1": 3.0})
+    assert found == pytest.approx({"balance": 2.0, "share": 0.25, "load.0": 1.0, "load.1": 3.0})
     assert set(stepper.meter.read_extras(1.0).values()) == {0.0}  # reading begins anew
 
 

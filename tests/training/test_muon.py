@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from clearhead.base.errors import UserError
 from clearhead.models.build import build
 from clearhead.models.config import ModelConfig
+from clearhead.nn.experts import Experts, ExpertsConfig
 from clearhead.training.muon import matrices_of, orthogonal
 from clearhead.training.optimiser import OptimiserConfig, build_optimiser, set_rate, step_unless
 from clearhead.training.optimiser_state import load_optimiser_tensors, optimiser_tensors
@@ -67,6 +67,32 @@ def test_embeddings_projections_to_the_vocabulary_and_vectors_are_left_to_adamw(
         assert names | second == {name for name, _ in model.named_parameters()}
 
 
+def test_each_expert_is_a_matrix_of_its_own() -> None:
+    config = ExpertsConfig(experts=3, width=8, gated=True)
+    torch.manual_seed(3)
+    experts = Experts(4, config)
+    apart = {
+        name: [nn.Parameter(one.detach().clone()) for one in getattr(experts, name)]
+        for name in ("gate", "inner", "output")
+    }
+    reference = torch.optim.Muon(
+        [one for some in apart.values() for one in some], 0.04, 0.1, adjust_lr_fn="match_rms_adamw"
+    )
+    before = {name: getattr(experts, name).detach().clone() for name in apart}
+    optimiser = build_optimiser(experts, CONFIG, "cpu")
+    set_rate(optimiser, 0.02)
+    for parameter in experts.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    for name, some in apart.items():
+        for one, gradient in zip(some, getattr(experts, name).grad, strict=True):
+            one.grad = gradient.clone()
+    reference.step()
+    step_unless(optimiser, torch.zeros(()))
+    for name, some in apart.items():
+        ours, theirs = (found - before[name] for found in (getattr(experts, name), torch.stack(some)))
+        assert float((ours - theirs).detach().norm() / theirs.detach().norm()) < 0.02  # as above
+
+
 def test_its_state_goes_out_and_in() -> None:
     def taken(steps: range, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
         for step in steps:
@@ -89,10 +115,3 @@ def test_its_state_goes_out_and_in() -> None:
     load_optimiser_tensors(later, second, kept)
     taken(range(2, 4), second, later)
     assert all(torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True))
-
-
-def test_matrices_that_a_layout_has_cut_are_refused() -> None:
-    model = nn.Linear(4, 4)
-    model.weight.device_mesh = "of ranks"  # as a DTensor has one
-    with pytest.raises(UserError, match="Muon needs whole matrices"):
-        build_optimiser(model, CONFIG, "cpu")

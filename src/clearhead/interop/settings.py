@@ -90,7 +90,8 @@ class Settings:
         """Settings that would change the maths and must have these values if given."""
         for name, value in values.items():
             if self.has(name) and self.plain[name] != value:
-                self.refuse(name, self.plain[name], f"only {value!r} can be imported")
+                only = "null" if value is None else repr(value)  # as the file has it
+                self.refuse(name, self.plain[name], f"only {only} can be imported")
 
     def equal(self, *names: str) -> None:
         """Settings that may differ there but are one here."""

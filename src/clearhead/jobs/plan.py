@@ -24,6 +24,7 @@ from clearhead.jobs.recipe import Table, compose, explained, laid_out, merged, p
 from clearhead.jobs.refusals import (
     check_corpus,
     check_labels,
+    check_layout,
     check_lengths,
     check_pictures,
     check_settings,
@@ -116,6 +117,7 @@ def decide(
     dtype = Precision.chosen(compute.dtype, device, config.model.width).dtype
     choices = laid_out(choices, said, config, device, dtype)
     config = padded_if_need_be(compose(choices, said, sizes, whole), device, dtype)
+    check_layout(config, layout)
     check_labels(config, found)
     check_pictures(config, facts)
     check_together(config, device)

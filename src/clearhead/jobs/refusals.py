@@ -22,10 +22,11 @@ from clearhead.jobs.prepare import lenient
 from clearhead.jobs.recipe import Table, compose, merged, table_in
 from clearhead.jobs.start import Base
 from clearhead.jobs.validate import check_metric
-from clearhead.models.build import count_parameters
+from clearhead.models.build import build, count_parameters
 from clearhead.models.config import NO_TRANSFORMERS, ModelConfig
 from clearhead.nn.attention import AttentionConfig
 from clearhead.nn.experts import Experts, ExpertsConfig
+from clearhead.planner.layout import Layout
 from clearhead.planner.report import bytes_in_words
 from clearhead.tasks import Task, task_named
 from clearhead.text.learn import TokenizerConfig
@@ -155,6 +156,28 @@ def check_together(config: TrainConfig, device: torch.device) -> None:
             f"(model.width={config.model.width}, model.layers={config.model.layers}, "
             f"model.feedforward.width, tokenizer.vocabulary)."
         )
+
+
+def check_layout(config: TrainConfig, layout: Layout) -> None:
+    """Refuse a model or an optimiser that these ranks cannot share in this way."""
+    if layout.shards and (config.start.lora.rank or config.start.freeze):
+        raise UserError(
+            "Frozen weights and LoRA cannot be sharded over ranks: use compute.layout=ddp, or leave "
+            "start.lora and start.freeze out."
+        )
+    if layout.fsdp * layout.tp > 1 and config.optimiser.name == "muon":
+        raise UserError(
+            f"Muon needs whole matrices, and the layout '{layout}' splits them: use optimiser.name=adamw, or "
+            "a layout of ddp and ep."
+        )
+    if layout.tp * layout.ep > 1:
+        from clearhead.training.distributed import expert_parallel, tensor_parallel  # slow, rarely needed
+
+        model = build(config.model, device="meta")
+        if layout.tp > 1:
+            tensor_parallel.refuse_tensor_parallel(model, layout)
+        if layout.ep > 1:
+            expert_parallel.refuse_expert_parallel(model, layout)
 
 
 def _check_experts(config: TrainConfig, device: torch.device) -> None:

@@ -23,7 +23,7 @@ from clearhead.jobs.finish import Finished, finish
 from clearhead.jobs.lengthen import is_lengthening, lengthen, without_plan
 from clearhead.jobs.plan import Plan, corpus_facts, decide, encoding_of, notes_of, tell, write_data
 from clearhead.jobs.recipe import Table, merged
-from clearhead.jobs.refusals import check_settings
+from clearhead.jobs.refusals import check_layout, check_settings
 from clearhead.jobs.start import begin, noted_framing, read_base
 from clearhead.jobs.validate import DecodingValidator
 from clearhead.jobs.warm_up import WarmUp
@@ -215,11 +215,7 @@ def _run(
     device = pick_device(compute.device)
     warm_up.wait()
     seed_everything(config.seed)
-    if ranks.layout.shards and (config.start.lora.rank or config.start.freeze):
-        raise UserError(
-            "Frozen weights and LoRA cannot be sharded over ranks: use compute.layout=ddp, or leave "
-            "start.lora and start.freeze out."
-        )
+    check_layout(config, ranks.layout)
     model = build(config.model)
     for sentence in begin(model, config, folder):
         view.say(sentence)

@@ -209,6 +209,8 @@ class Experts(nn.Module):
         The setting is meant for training: whatever the precision is afterwards, there is a way.
         """
         name = self.config.dispatch
+        if not len(x):
+            return DISPATCHES["loop"]  # the others fail on no rows
         fits = can_group(self.inner if matrices is None else matrices, x)
         if name == "auto" or (name == "grouped" and not self.training):
             name = "grouped" if fits else "segments"
@@ -228,20 +230,21 @@ class Experts(nn.Module):
         load = load.scatter_add(0, choices, torch.ones_like(choices, dtype=load.dtype))[:experts]
         extras.count("load", load)
 
-        def total(values: Tensor) -> Tensor:
-            """(N, …) summed over real tokens."""
-            return (values if real is None else torch.where(real.unsqueeze(-1), values, 0)).sum(0)
+        def mean(values: Tensor) -> Tensor:
+            """(N, …) averaged over real tokens."""
+            if real is None:
+                return values.sum(0) / max(len(values), 1)
+            return torch.where(real.unsqueeze(-1), values, 0).sum(0) / real.sum().clamp(min=1)
 
-        # sums over tokens, as all losses here are: N · E · Σ f P, and N times the mean of the squares
         if config.balance_loss:
             scores = routing.scores
             if config.score == "sigmoid":
                 scores = scores / (scores.sum(-1, keepdim=True) + TINY)
             share = load / load.sum().clamp(min=1.0)
-            extras.loss("balance", experts * (share * total(scores)).sum(), config.balance_loss)
+            extras.loss("balance", experts * (share * mean(scores)).sum(), config.balance_loss)
         if config.z_loss:
             squares = routing.logits.logsumexp(-1, keepdim=True).square()
-            extras.loss("router_z", total(squares).sum(), config.z_loss)
+            extras.loss("router_z", mean(squares).sum(), config.z_loss)
 
 
 def real_places(tokens: Tokens | None, x: Tensor) -> Tensor | None:

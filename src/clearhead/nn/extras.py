@@ -12,9 +12,10 @@ from clearhead.base.errors import UserError
 
 
 class Extras:
-    """Losses by name, as (sum over the batch, weight in the objective), and statistics by place.
+    """Losses by name, as (mean over the batch's tokens, weight in the objective), and statistics by place.
 
-    Counts are sums over the batch, too: those of an update's batches are added up.
+    Means, since a batch may have many tokens and few labels: an objective counts a mean once for each label,
+    as it does the loss. Counts are sums over the batch: those of an update's batches are added up.
 
     >>> import torch
     >>> extras = Extras()

@@ -74,5 +74,5 @@ def draw_load(records: Sequence[Mapping[str, Any]]) -> Figure | None:
         axes.set_ylabel(place.removesuffix(".feedforward"), parse_math=False)
         axes.locator_params(integer=True)
     axes.set_xlabel("step")
-    figure.colorbar(drawn, ax=list(every), label="load / mean")
+    figure.colorbar(drawn, ax=list(every), label="load / mean", extend="max")
     return figure

@@ -2,9 +2,10 @@
 
 The update of a matrix is its momentum with all singular values brought to about 1, by the Newton–Schulz
 iteration: every direction of the gradient is learned at the same pace, not the few large ones first. Scaled
-by 0.2 · √(longer side), it changes weights about as much as Adam does at the same rate. Embeddings, the
-vocabulary projection, heads, norms and biases stay with AdamW. Equals `torch.optim.Muon` up to rounding,
-with the rate as a tensor and without waiting for the device, so a step can be recorded or cancelled.
+by 0.2 · √(longer side), it changes weights about as much as Adam does at the same rate. A tensor that holds
+the matrices of several experts is updated matrix by matrix. Embeddings, the vocabulary projection, heads,
+norms and biases stay with AdamW. Equals `torch.optim.Muon` up to rounding, with the rate as a tensor and
+without waiting for the device, so a step can be recorded or cancelled.
 
 Knows nothing about losses or files. What it saves in steps: docs/training.md.
 """
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.base.errors import UserError
+from clearhead.nn.experts import Experts
 from clearhead.nn.layers import TokenEmbedding
 
 MOMENTUM, ITERATIONS = 0.95, 5
@@ -28,18 +29,17 @@ LIKE_ADAM = 0.2  # the typical size of an entry in Adam's updates
 
 
 def matrices_of(model: nn.Module) -> set[int]:
-    """The ids of the parameters that Muon takes: matrices inside the layers."""
-    own = {id(module.weight) for module in model.modules() if isinstance(module, TokenEmbedding)}
+    """The ids of the parameters that Muon takes: matrices inside the layers, and those of experts."""
+    modules = list(model.modules())
+    own = {id(module.weight) for module in modules if isinstance(module, TokenEmbedding)}
     found = {
         id(parameter)
         for name, parameter in model.named_parameters()
         if parameter.ndim == 2 and id(parameter) not in own and name.split(".")[0] not in ("output", "head")
     }
-    if any(hasattr(parameter, "device_mesh") for parameter in model.parameters() if id(parameter) in found):
-        raise UserError(
-            "Muon needs whole matrices, and this layout splits them: use optimiser.name=adamw, or the "
-            "layout ddp."
-        )
+    found |= {
+        id(one) for module in modules if isinstance(module, Experts) for one in module.stacked_weights()
+    }
     return found
 
 
@@ -85,8 +85,16 @@ class Muon(torch.optim.AdamW):
         towards = torch._foreach_lerp(gradients, moments, MOMENTUM)  # Nesterov's look-ahead
         if group["weight_decay"]:
             torch._foreach_mul_(list[Tensor](matrices), 1 - rate * group["weight_decay"])
-        for parameter, update in zip(matrices, orthogonal(towards), strict=True):
-            parameter.sub_(update * (rate * LIKE_ADAM * math.sqrt(max(parameter.shape))))
+        for parameter, update in zip(matrices, _each_orthogonal(towards), strict=True):
+            parameter.sub_(update * (rate * LIKE_ADAM * math.sqrt(max(parameter.shape[-2:]))))
+
+
+def _each_orthogonal(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """`orthogonal` of matrices, and of tensors that hold several: (count, rows, columns)."""
+    found = iter(
+        orthogonal([matrix for one in tensors for matrix in (one.unbind() if one.ndim == 3 else [one])])
+    )
+    return [torch.stack([next(found) for _ in one]) if one.ndim == 3 else next(found) for one in tensors]
 
 
 def orthogonal(matrices: Sequence[Tensor]) -> list[Tensor]:

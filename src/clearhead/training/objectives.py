@@ -150,18 +150,19 @@ def pass_through(model: Model, batch: Batch, **asked: bool) -> Any:
 def with_extras(losses: Losses, extras: Extras | None, batch: Batch, passes: int = 1) -> Losses:
     """Add the weighted auxiliary losses of a pass; record them and its statistics by name.
 
-    Everything recorded is a sum over labels, like the losses: a statistic counts once for each label, so its
-    mean is what is reported. A statistic of several numbers is recorded as `name.0`, `name.1`, …
+    Everything recorded is a sum over labels, like the losses: a loss or statistic counts once for each label,
+    so its mean is what is reported. A statistic of several numbers is recorded as `name.0`, `name.1`, …
     """
     if extras is None:
         return losses
-    noted = {name: loss.detach() / passes for name, (loss, _) in extras.losses.items()}
+    labels = counted(batch.labels).sum()
+    noted = {name: loss.detach() * labels for name, (loss, _) in extras.losses.items()}
     objective = losses.objective
     for loss, weight in extras.losses.values():
-        objective = objective + weight / passes * loss
+        objective = objective + weight * loss * labels
     for name, counts in extras.counts.items():
-        noted |= {f"{name}.{i}": count for i, count in enumerate(counts / passes)}
-    labels = counted(batch.labels).sum()
+        once = counts / passes * (labels > 0)  # a batch without labels only stands in for another
+        noted |= {f"{name}.{i}": count for i, count in enumerate(once)}
     for name, statistic in extras.statistics.items():
         each = (statistic.detach() * labels).reshape(-1)
         noted |= {name: each[0]} if statistic.dim() == 0 else {f"{name}.{i}": x for i, x in enumerate(each)}

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from clearhead.base.errors import UserError
-from clearhead.nn.dispatch import DISPATCHES, Dispatch, Nets, Sorted
+from clearhead.nn.dispatch import Dispatch, Nets, Sorted
 from clearhead.nn.experts import Experts
 from clearhead.planner.layout import Layout
 
@@ -69,8 +69,8 @@ class MyNets:
         return found
 
     def dispatch(self, rows: Tensor) -> Dispatch:
-        """The choice of a single rank; with no rows, the loop, since the others fail on none."""
-        return Experts.dispatch(self.experts, rows, self.inner) if len(rows) else DISPATCHES["loop"]
+        """The choice of a single rank."""
+        return Experts.dispatch(self.experts, rows, self.inner)
 
 
 def _local(weights: Tensor) -> Tensor:

@@ -70,12 +70,16 @@ def refuse_tensor_parallel(model: nn.Module, layout: Layout) -> None:
         raise UserError(f"The layout '{layout}' cannot split a {type(model).__name__}: leave tp out.")
     for layer in layers:
         if not isinstance(layer.feedforward, FeedForward):
+            kind = layer.feedforward.config.kind if layer.feedforward is not None else "none"
             raise UserError(
-                f"tp cannot split a {type(layer.feedforward).__name__}: leave tp out of the layout."
+                f"tp cannot split feed-forwards of the kind '{kind}': leave tp out of the layout."
             )
         for attention in _attentions(layer):
             if type(attention) is not MultiHeadAttention:
-                raise UserError(f"tp cannot split a {type(attention).__name__}: leave tp out of the layout.")
+                raise UserError(
+                    f"tp cannot split attention of the kind '{attention.config.kind}': leave tp out of the "
+                    "layout."
+                )
             config = attention.config
             if config.heads % layout.tp or config.groups % layout.tp:
                 raise UserError(
