@@ -275,7 +275,10 @@ def test_from_pictures_to_a_bundle_that_names_them(
     assert all(verdict(session, one)["label"] in ("left", "none") for one in session.examples)
     Image.fromarray(bright).resize((40, 40)).save(tmp_path / "large.png")
     assert pixels_of(picture_text(bundle, tmp_path / "large.png")).shape == (1, 8, 8)
-    del bundle.metadata["recipe"]["data"]["picture_size"]  # trained on pictures of one size
+    data = bundle.metadata["recipe"]["data"]
+    del data["picture_size"]  # said of a single corpus
+    assert pixels_of(picture_text(bundle, tmp_path / "large.png")).shape == (1, 8, 8)
+    del data["train"][0]["picture_size"]  # trained on pictures of one size
     with pytest.raises(UserError, match="40 × 40"):
         picture_text(bundle, tmp_path / "large.png")
 

@@ -119,6 +119,13 @@ def write_pictures(folder: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(place)
     Image.fromarray(images[0]).save(folder / "digit.png")
+    for number in range(40):
+        kind, size = ("cats", "dogs")[number % 2], (20 + number, 16)  # of all sizes, in colour
+        place = folder / "photos" / kind / f"{number}.jpg"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, (6 * number, 255 * (number % 2), 90)).save(place)
+    shutil.copy(folder / "photos" / "cats" / "0.jpg", folder / "cat.jpg")
+    shutil.copy(folder / "photos" / "dogs" / "1.jpg", folder / "holiday.jpg")
     numbers = np.array([int(label == "left") for label in labels], np.uint8)
     for name, array in (("images", images), ("labels", numbers)):
         header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
@@ -160,6 +167,7 @@ def write_bundles(folder: Path) -> None:
         ("tagger", "tag", {"file": "train.conllu", "target_column": "upos,feats"}),
         ("mnist", "image", {"file": "data.npz"}),
         ("pictures", "image", {"file": "pictures"}),
+        ("photos", "image", {"file": "photos", "picture_size": 16}),
         ("chorales", "music", {"file": "chorales.json", "target_column": "train"}),
         ("piano", "music", {"file": "midi"}),
     ):

@@ -43,11 +43,18 @@ def picture_form(bundle: Bundle) -> Form:
     recipe = bundle.metadata.get("recipe", bundle.metadata)  # an import has only the settings of pictures
     data = recipe.get("data") if isinstance(recipe, Mapping) else None
     noted = data if isinstance(data, Mapping) else {}
-    size = noted.get("picture_size")
+    train = noted.get("train")
+    # each setting is one of all files, or of single corpora, whose pictures came to have the same size
+    tables = [one for one in (noted, *(train if isinstance(train, list) else ())) if isinstance(one, Mapping)]
+    size, stretched, resample = (
+        next((table[name] for table in tables if table.get(name) is not None), None)
+        for name in ("picture_size", "picture_stretched", "picture_resample")
+    )
     size = size if isinstance(size, int) and 1 < size <= 4096 else None
-    resample = str(noted.get("picture_resample"))
-    resample = resample if resample in get_args(PictureResample) else Form().resample
-    return Form(bundle.config.image.channels, size, noted.get("picture_stretched") is True, resample)
+    known = resample in get_args(PictureResample)
+    return Form(
+        bundle.config.image.channels, size, stretched is True, str(resample) if known else Form().resample
+    )
 
 
 def picture_tensor(bundle: Bundle, text: str, name: str = "This") -> Tensor:
