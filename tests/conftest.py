@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import signal
 import warnings
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -22,6 +23,11 @@ NEEDS = {
     "explorer/test_server.py": ("fastapi", "httpx"),
 }
 
+
+# What a shell without job control starts in the background ignores Ctrl-C, and so does all that it starts.
+# Tests, and their processes, take it as in a terminal.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if importlib.util.find_spec("hypothesis") is not None:
     from hypothesis import settings
