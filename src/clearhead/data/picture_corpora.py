@@ -41,16 +41,8 @@ _NAMES = (
     ("labels", "y_train", "train_labels", "y", "target", "classes"),
 )
 _TEST_NAMES = ("x_test", "y_test"), ("test_images", "test_labels")
-_PARTS = (
-    "train",
-    "training",
-    "val",
-    "valid",
-    "validation",
-    "dev",
-    "test",
-    "testing",
-)  # never names of classes
+# never names of classes
+_PARTS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
 
 
 def read_pictures(corpus: CorpusConfig, needed: NDArray[np.bool_] | None = None) -> Iterator[Row]:
