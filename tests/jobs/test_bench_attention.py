@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -163,6 +164,10 @@ def test_a_cell_that_would_take_too_long_or_too_much_is_left_out(monkeypatch: py
     assert [error is None for error in errors] == [False, True]  # exact there, it would hold all pairs
     found = job.bench(setting_of(8, 4096, seconds=1e-3), contenders("exact"))
     assert pages.table(found, "both").rows[0][2] == "over 0.001 s"
+    times = itertools.chain([5.0], itertools.repeat(1e-4))  # the first pass of all starts the GPU
+    monkeypatch.setattr(job, "quickest", lambda do, device, rounds: (do(), next(times))[1])
+    found = job.bench(setting_of(8, 16, seconds=4.0), contenders("exact"))
+    assert found.cells["exact"][16].both == 1e-4
 
 
 def test_a_row_that_ends_at_some_length_keeps_its_shorter_ones() -> None:

@@ -122,6 +122,7 @@ def bench(
     cells = {one.name: {tokens: Cell(one.name, tokens, why="stopped") for tokens in lengths} for one in rows}
     found = Bench(setting, list(rows), cells, trained="" if trained is None else trained.name)
     try:
+        _start_up(setting, lengths[0])
         with progress("Measuring", total=len(rows) * len(lengths), unit="cells") as bar:
             for before, tokens in zip([None, *lengths], lengths, strict=False):
                 for one in list(found.contenders):
@@ -135,6 +136,13 @@ def bench(
         if not found.contenders:
             raise  # there is nothing to show
     return found
+
+
+def _start_up(setting: Setting, tokens: int) -> None:
+    """Run one pass that does not count: the first cell must not seem to take what starting a GPU takes."""
+    with suppress(UserError, torch.OutOfMemoryError):
+        part, x = _prepared(setting, EXACT, tokens)
+        quickest(lambda: _call(setting, EXACT, part)(x).sum().backward(), setting.device, 1)
 
 
 def _fill(found: Bench, one: Contender, tokens: int, before: int | None) -> None:
