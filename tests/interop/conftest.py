@@ -178,7 +178,7 @@ ONE_OF_THREE = {
     "num_key_value_heads": 2,
     "rope_theta": 500.0,
 }
-PLAIN_QUERIES = {"q_lora_rank": None, "attention_bias": True, "rope_interleave": False}
+PLAIN_QUERIES = {"q_lora_rank": None, "attention_bias": True, "rope_interleave": None}
 BIASES = {"attention_bias": True, "mlp_bias": True, "head_dim": 12}
 
 SPECS = [

@@ -234,6 +234,8 @@ def test_a_run_that_has_not_taken_a_step_is_begun_anew(
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match="bleu"):  # what is refused itself replaces nothing
         train(out, settings(corpus, validation={"metric": "blue"}), view="quiet")
+    with pytest.raises(UserError, match="needs 2 ranks, and this is one process"):
+        train(out, settings(corpus, compute={"layout": "fsdp2"}), view="quiet")
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     with pytest.raises(RuntimeError):
         train(out, settings(corpus), view="plain")

@@ -54,8 +54,8 @@ class Settings:
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
-        value = self._get(name, default)
+        """True or false; null is false, as transformers reads it."""
+        value = False if self.plain.get(name, default) is None else self._get(name, default)
         if not isinstance(value, bool):
             self.refuse(name, value, "true or false is needed")
         return value

@@ -29,9 +29,10 @@ from clearhead.jobs.validate import DecodingValidator
 from clearhead.jobs.warm_up import WarmUp
 from clearhead.models.build import build, count_parameters
 from clearhead.models.stack import recompute_activations
+from clearhead.planner.layout import Layout
 from clearhead.tasks import task_named
 from clearhead.training.config import ComputeConfig, SavingConfig, TrainConfig, differences
-from clearhead.training.distributed.ranks import Ranks, joined, one_voice, restarts
+from clearhead.training.distributed.ranks import Ranks, joined, one_voice, restarts, started_by_torchrun
 from clearhead.training.loop import Corpus, Trainer
 from clearhead.training.run_data import is_ready, length_notes
 from clearhead.training.run_folder import READY, RunFolder, as_json
@@ -62,6 +63,8 @@ def train(
     check_minutes(minutes)
     base, settings = read_base(settings)
     early = check_settings(settings, base)
+    if not started_by_torchrun():
+        Layout.parse(early.compute.layout, 1)  # a resumed run may go on alone; a new one would never be shared
     with _ranks(early.compute) as ranks, _watched(folder, view, ranks, early.compute) as watching:
         # torchrun repeats its first command, and not every machine counts how often
         if ranks.any(restarts() > 0) and ranks.word(folder.record.exists()):

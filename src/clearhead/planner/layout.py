@@ -67,8 +67,13 @@ class Layout:
         for name in open_ones:
             sizes[name] = ranks // known
         if math.prod(sizes.values()) != ranks:
-            says = f"needs a multiple of {known}" if open_ones else f"needs {known}"
-            raise UserError(f"The layout '{text}' {says} ranks, and there are {ranks}: change one of them.")
+            says = f"The layout '{text}' needs {'a multiple of ' if open_ones else ''}{known} ranks, and"
+            if ranks == 1:
+                raise UserError(
+                    f"{says} this is one process: start the ranks with `torchrun --nproc-per-node {known} -m "
+                    "clearhead train …`, or leave compute.layout out."
+                )
+            raise UserError(f"{says} there are {ranks}: change one of them.")
         return cls(**sizes)
 
     @property
