@@ -64,7 +64,7 @@ def train(
     base, settings = read_base(settings)
     early = check_settings(settings, base)
     if not started_by_torchrun():
-        Layout.parse(early.compute.layout, 1)  # a resumed run may go on alone; a new one would never be shared
+        Layout.parse(early.compute.layout, 1)  # a resumed run may go on alone, and needs no change
     with _ranks(early.compute) as ranks, _watched(folder, view, ranks, early.compute) as watching:
         # torchrun repeats its first command, and not every machine counts how often
         if ranks.any(restarts() > 0) and ranks.word(folder.record.exists()):
