@@ -32,6 +32,7 @@ from clearhead.nn.attention.mask_rules import (
     Everything,
     Mask,
     Padding,
+    numbers_of,
     of_sequence,
     row_of,
 )
@@ -97,7 +98,7 @@ class Prefix(Mask):
         return (key.position <= query.position) | (key.position < length)
 
     def __repr__(self) -> str:
-        return f"Prefix({self.length.tolist()})"
+        return f"Prefix({numbers_of(self.length)})"
 
 
 class Document(Mask):
@@ -114,7 +115,7 @@ class Document(Mask):
         return same
 
     def __repr__(self) -> str:
-        return f"Document({self.documents.tolist()})"
+        return f"Document({numbers_of(self.documents)})"
 
 
 class Boolean(Mask):
