@@ -15,6 +15,7 @@ from clearhead.base import atomic
 from clearhead.base.atomic import (
     atomic_folder,
     atomic_write_bytes,
+    atomic_write_lines,
     atomic_write_text,
     recover_folder,
     sha256_of,
@@ -174,6 +175,11 @@ def test_files(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "note.txt"
     atomic_write_text(target, "grüße")
     assert target.read_bytes() == "grüße".encode()
+    atomic_write_lines(target, ["grüße", "", "x"])
+    assert target.read_bytes() == "grüße\n\nx\n".encode()
+    with pytest.raises(ZeroDivisionError):
+        atomic_write_lines(target, (str(1 // number) for number in (1, 0)))
+    assert target.read_bytes() == "grüße\n\nx\n".encode()
     atomic_write_bytes(target, b"abc")
     assert os.listdir(target.parent) == ["note.txt"]
     assert sha256_of(target) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -11,7 +11,7 @@ import pytest
 
 from clearhead.base import reading
 from clearhead.base.checksums import fault, with_checksum
-from clearhead.base.reading import DEPTH, Malformed, Unreadable, parse_json, read_json, read_toml
+from clearhead.base.reading import DEPTH, Malformed, Unreadable, parse_json, read_json, read_lines, read_toml
 from clearhead.base.settings import parse_setting, read_table
 
 
@@ -97,6 +97,20 @@ def test_size_is_asked_before_anything_is_read(tmp_path: Path) -> None:
         Unreadable, match=r"it has 1,099,511,627,776 bytes, and such a file may have at most 67,108,864"
     ):
         read_json(tmp_path / "large.json")
+    with pytest.raises(Unreadable, match="a line of it has more than 67,108,864 bytes"):
+        list(read_lines(tmp_path / "large.json"))
+
+
+def test_lines_one_by_one(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    for content, lines in {b"": [], b"a": [], b"a\n\nbc\r\n": [b"a", b"", b"bc\r"], b"a\nb": [b"a"]}.items():
+        file.write_bytes(content)
+        assert list(read_lines(file)) == lines
+    file.write_bytes(b"abc\nabcd\n")
+    lines = read_lines(file, 3)
+    assert next(lines) == b"abc"
+    with pytest.raises(Unreadable, match="a line of it has more than 3 bytes"):
+        next(lines)
 
 
 @pytest.mark.parametrize(

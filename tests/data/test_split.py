@@ -114,6 +114,17 @@ def test_the_choice_is_the_same_for_ever(tmp_path: Path) -> None:
 FROZEN = ([24, 44, 65], [71, 97])
 
 
+def test_the_choice_of_pictures_is_the_same_for_ever(tmp_path: Path) -> None:
+    """However rows hold them."""
+    pictures = np.arange(160, dtype=np.uint8).reshape(40, 2, 2)
+    np.savez(tmp_path / "all.npz", images=pictures, labels=np.arange(40) % 2)
+    data = {"train": [{"file": str(tmp_path / "all.npz")}], "split": {"validation": 5, "test": 5}}
+    found = survey(DataConfig.from_dict(data), TASKS["image"].columns)
+    assert [row.line for row in found.rows(VALIDATION)] == [12, 17, 20, 21, 25]
+    assert [row.line for row in found.rows(TEST)] == [4, 10, 18, 22, 23]
+    assert found.source.longest == len("picture 1x2x2 00112233")
+
+
 @pytest.mark.parametrize(
     "count, expected", [(20, 2), (300, 30), (500, 50), (900, 50), (1000, 50), (4000, 200), (50_000, 2000)]
 )

@@ -27,12 +27,15 @@ from clearhead.data.encodings.pictures import augmented
 from clearhead.data.picture_corpora import read_pictures
 from clearhead.data.pictures import (
     Form,
+    as_source,
     as_text,
+    packed,
     patch_for,
     pixels_of,
     read_picture,
     side_for,
     squared,
+    unpacked,
 )
 from clearhead.data.plan import Draw
 from clearhead.data.survey import survey
@@ -482,7 +485,13 @@ def test_damaged_idx_files(damage: str, tmp_path: Path) -> None:
 
 
 def test_text_is_no_picture() -> None:
-    assert np.array_equal(pixels_of(as_text(some_pixels()[0])), some_pixels()[0])
-    for text in ("hello", "picture of a cat", "picture 1x1x2 00"):
+    pixels = some_pixels()[0]
+    text, source = as_text(pixels), as_source(pixels)
+    assert (packed(text), packed(source)) == (source, source)
+    assert (unpacked(text), unpacked(source)) == (text, text)
+    assert np.array_equal(pixels_of(text), pixels)
+    assert np.array_equal(pixels_of(source), pixels)
+    for text in ("hello", "picture of a cat", "picture 1x1x2 00", "\0picture 1x1x2 0", "\0picture 1x1x1 €"):
+        assert packed(text) == unpacked(text) == text
         with pytest.raises(UserError, match="is text"):
             pixels_of(text)

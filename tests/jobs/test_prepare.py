@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from clearhead.base.atomic import atomic_write_lines
 from clearhead.base.errors import UserError
-from clearhead.data.config import DataConfig
+from clearhead.data.config import CorpusConfig, DataConfig
 from clearhead.data.findings import Survey
+from clearhead.data.read import read_rows
 from clearhead.data.split import TEST, TRAIN, VALIDATION
 from clearhead.data.survey import survey
 from clearhead.jobs import prepare
@@ -83,6 +88,27 @@ def test_odd_texts_are_held_out_unharmed(tmp_path: Path) -> None:
     assert {source for source, _ in opened.held_out["test"]} <= sources
 
 
+def test_a_held_out_picture_takes_a_byte_per_value(tmp_path: Path) -> None:
+    """In memory; its file has the hexadecimal form, and is never in memory as a whole."""
+    pictures = np.random.default_rng(1).integers(0, 256, (100, 64, 64, 3), np.uint8)
+    np.savez(tmp_path / "all.npz", images=pictures, labels=np.arange(100) % 2)
+    rows = list(read_rows(CorpusConfig(file=str(tmp_path / "all.npz")), TASKS["image"].columns))
+    assert sum(sys.getsizeof(row.source) for row in rows) < 1.1 * pictures.nbytes
+    file = tmp_path / "held.jsonl"
+    tracemalloc.start()
+    try:
+        atomic_write_lines(file, prepare.as_lines(rows))
+        assert tracemalloc.get_traced_memory()[1] < 0.3 * pictures.nbytes
+        held = prepare.from_lines(file)
+        assert tracemalloc.get_traced_memory()[1] < 1.3 * pictures.nbytes
+    finally:
+        tracemalloc.stop()
+    assert held == [row.pair for row in rows]
+    text, name = json.loads(file.read_bytes().split(b"\n")[0])
+    assert text == f"picture 3x64x64 {pictures[0].transpose(2, 0, 1).tobytes().hex()}"
+    assert name == "0"
+
+
 def test_the_corpus_is_measured_in_tokens(corpus: Path, tmp_path: Path) -> None:
     found, _ = surveyed(corpus)
     tokenizers, facts = prepare.learn_tokenizers(found, TokenizerConfig(vocabulary=320))
@@ -119,16 +145,21 @@ def test_ready_is_the_last_thing_written(
     """Stopped at any file, the folder is not ready; written again over what is there, it is."""
     found, data = surveyed(corpus)
     tokenizers, _ = prepare.learn_tokenizers(found, TokenizerConfig(vocabulary=320))
-    plain, written = prepare.atomic_write_text, []
+    written: list[str] = []
 
-    def stops_at_the_second(path: Path, text: str) -> None:
-        written.append(path.name)
-        if len(written) == 2:
-            raise KeyboardInterrupt
-        plain(path, text)
+    def noted(room: Any, name: str) -> None:
+        plain = getattr(room, name)
 
-    for room in (prepare, run_data):
-        monkeypatch.setattr(room, "atomic_write_text", stops_at_the_second)
+        def stops_at_the_second(path: Path, content: Any) -> None:
+            written.append(path.name)
+            if len(written) == 2:
+                raise KeyboardInterrupt
+            plain(path, content)
+
+        monkeypatch.setattr(room, name, stops_at_the_second)
+
+    noted(prepare, "atomic_write_lines")
+    noted(run_data, "atomic_write_text")
     with pytest.raises(KeyboardInterrupt):
         prepare.write_all(found, data, tokenizers, TASKS["translate"].encoding(), tmp_path / "data")
     assert not is_ready(tmp_path / "data")

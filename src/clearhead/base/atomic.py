@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -76,33 +76,17 @@ def atomic_write_bytes(path: str | Path, data: bytes) -> None:
 
     A link stays a link, and a device such as /dev/stdout is written to: neither is replaced by a file.
     """
-    target = Path(os.path.realpath(path))
-    fresh = _sibling(target)
-    try:
-        if target.is_char_device():
-            with open(target, "wb") as device:
-                device.write(data)
-            return
-        if target.exists() and not target.is_file():
-            raise UserError(f"Cannot write '{path}': something that is not a file is in the way.")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(target)
-        with open(fresh, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, target)
-        force(target.parent)
-    except OSError as error:
-        raise UserError(f"Cannot write '{path}': {error.strerror}.") from error
-    finally:
-        with suppress(OSError):
-            fresh.unlink()
+    _write(path, (data,))
 
 
 def atomic_write_text(path: str | Path, text: str) -> None:
     """Write a UTF-8 file atomically: it is either the old one or the new one, whole."""
-    atomic_write_bytes(path, text.encode("utf-8"))
+    _write(path, (text.encode("utf-8"),))
+
+
+def atomic_write_lines(path: str | Path, lines: Iterable[str]) -> None:
+    """The same, line by line, for a file that would be too large as one text."""
+    _write(path, (f"{line}\n".encode() for line in lines))
 
 
 def sha256_of(path: str | Path) -> str:
@@ -112,6 +96,31 @@ def sha256_of(path: str | Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise UserError(f"Cannot read '{path}': {error.strerror}.") from error
+
+
+def _write(path: str | Path, parts: Iterable[bytes]) -> None:
+    target = Path(os.path.realpath(path))
+    fresh = _sibling(target)
+    try:
+        if target.is_char_device():
+            with open(target, "wb") as device:
+                device.writelines(parts)
+            return
+        if target.exists() and not target.is_file():
+            raise UserError(f"Cannot write '{path}': something that is not a file is in the way.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(target)
+        with open(fresh, "xb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, target)
+        force(target.parent)
+    except OSError as error:
+        raise UserError(f"Cannot write '{path}': {error.strerror}.") from error
+    finally:
+        with suppress(OSError):
+            fresh.unlink()
 
 
 def _sibling(target: Path) -> Path:

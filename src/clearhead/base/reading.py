@@ -16,6 +16,7 @@ import os
 import re
 import stat
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,21 @@ def read_bytes(path: str | Path, most: int = LARGEST) -> bytes:
         if max(size, len(data)) > most:
             raise Unreadable(path, f"it has {size:,} bytes, and such a file may have at most {most:,}")
     return data
+
+
+def read_lines(path: str | Path, most: int = LARGEST) -> Iterator[bytes]:
+    """The lines of a file one by one, without their ends; an unfinished last one is left out.
+
+    `most`: the bytes of the longest line allowed.
+    """
+    with os.fdopen(open_regular(path), "rb") as file:
+        try:
+            while (line := file.readline(most + 1)).endswith(b"\n"):
+                yield line[:-1]
+        except OSError as error:
+            raise Unreadable(path, error.strerror or "access was denied") from error
+    if len(line) > most:
+        raise Unreadable(path, f"a line of it has more than {most:,} bytes")
 
 
 def read_text(path: str | Path, most: int = LARGEST) -> str:

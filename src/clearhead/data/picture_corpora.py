@@ -25,7 +25,7 @@ from clearhead.data.pictures import (
     LARGEST,
     Form,
     Pixels,
-    as_text,
+    as_source,
     coloured,
     fitted,
     is_grey,
@@ -137,7 +137,7 @@ def _read_folder(folder: Path, form: Form, needed: NDArray[np.bool_] | None) -> 
                 f"'{path}' is {sizes[0]} pixels and '{files[0][1]}' is {sizes[1]}: scale all pictures to "
                 "one size, or train with --set data.picture_size=64, which scales them."
             )
-        yield Row(as_text(pixels), name, number)
+        yield Row(as_source(pixels), name, number)
 
 
 def _pictures_in(folder: Path) -> list[Path]:
@@ -283,6 +283,5 @@ def _rows(pictures: Pixels, classes: Sequence[Any], source: str, target: str, fo
             "must have the same number."
         )
     for number, (pixels, name) in enumerate(zip(pictures, classes, strict=True), start=1):
-        yield Row(
-            as_text(fitted(coloured(pixels, form.channels), form)), _class_name(name, number, source), number
-        )
+        picture = fitted(coloured(pixels, form.channels), form)
+        yield Row(as_source(picture), _class_name(name, number, source), number)

@@ -1,7 +1,9 @@
 """Pictures: read from a file, converted to one size and colours, and written as the source of a row.
 
-A row's source is the picture itself, written as its size and its bytes in hexadecimal, so all code that reads
-rows of text (the survey, the split, held-out files) can read pictures as well. Knows nothing about models.
+A row's source is the picture itself, written as its size and its values, so all code that reads rows of text
+(the survey, the split, held-out files) can read pictures as well. In files, addresses and keys the values are
+hexadecimal. Rows in memory have one character per value, which Python stores in one byte. Every function
+here reads both. Knows nothing about models.
 
 Shapes: C channels (1: grey, 3: colour), H rows and W columns of pixels.
 """
@@ -22,6 +24,7 @@ from clearhead.base.errors import UserError
 
 Pixels = NDArray[np.uint8]  # (C, H, W)
 _MARK = "picture"
+_PACKED = "\0picture"  # no text that somebody writes begins like this
 _PATCHES = 7  # per side, about: 49 tokens are cheap to read, and still show where a stroke ends
 AT_ONCE = 16  # pictures whose texts are in memory together
 LARGEST = 4096  # pixels of a side …
@@ -41,22 +44,44 @@ class Form(NamedTuple):
 AS_STORED = Form()
 
 
+def as_source(pixels: Pixels) -> str:
+    r"""A picture as the source of a row in memory.
+
+    >>> as_source(np.array([[[65, 255]]], np.uint8))
+    '\x00picture 1x1x2 Aÿ'
+    """
+    return f"{_PACKED} {_shape(pixels)} {pixels.tobytes().decode('latin-1')}"
+
+
 def as_text(pixels: Pixels) -> str:
-    """A picture as the source of a row.
+    """A picture as text that can be written anywhere.
 
     >>> as_text(np.array([[[0, 255]]], np.uint8))
     'picture 1x1x2 00ff'
     """
-    return f"{_MARK} {'x'.join(map(str, pixels.shape))} {pixels.tobytes().hex()}"
+    return f"{_MARK} {_shape(pixels)} {pixels.tobytes().hex()}"
+
+
+def packed(text: str) -> str:
+    """What `as_text` wrote, as `as_source` writes it; any other text as it is."""
+    found = _parsed(text) if text.startswith(f"{_MARK} ") else None
+    return text if found is None else as_source(found)
+
+
+def unpacked(text: str) -> str:
+    """What `as_source` wrote, as `as_text` writes it; any other text as it is."""
+    found = _parsed(text) if text.startswith(f"{_PACKED} ") else None
+    return text if found is None else as_text(found)
 
 
 def is_picture(text: object) -> bool:
     """Whether a source is a picture rather than a text."""
-    return isinstance(text, str) and text.startswith(f"{_MARK} ") and _parsed(text) is not None
+    marks = (f"{_MARK} ", f"{_PACKED} ")
+    return isinstance(text, str) and text.startswith(marks) and _parsed(text) is not None
 
 
 def pixels_of(text: str) -> Pixels:
-    """The pixels that `as_text` wrote."""
+    """The pixels that `as_source` or `as_text` wrote."""
     found = _parsed(text)
     if found is None:
         raise UserError(f"This model reads pictures, and '{text[:40]}' is text: give a picture file.")
@@ -225,9 +250,14 @@ def coloured(pixels: Pixels, channels: int | None) -> Pixels:
     return np.asarray(Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))).convert("L"))[None]
 
 
+def _shape(pixels: Pixels) -> str:
+    return "x".join(map(str, pixels.shape))
+
+
 def _parsed(text: str) -> Pixels | None:
     try:
-        shape = shape_of(text)
-        return np.frombuffer(bytes.fromhex(text.split(" ", 2)[2]), np.uint8).reshape(shape)
+        shape, values = shape_of(text), text.split(" ", 2)[2]
+        plain = values.encode("latin-1") if text.startswith(_PACKED) else bytes.fromhex(values)
+        return np.frombuffer(plain, np.uint8).reshape(shape)
     except (ValueError, IndexError):
         return None

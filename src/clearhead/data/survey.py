@@ -23,7 +23,7 @@ from clearhead.data.config import CorpusConfig, DataConfig, SplitConfig
 from clearhead.data.findings import Lengths, Numbers, Overlap, Part, Survey
 from clearhead.data.keys import Keys, hashes, member, plain_forms, repeated
 from clearhead.data.lines import OnRead
-from clearhead.data.pictures import AT_ONCE
+from clearhead.data.pictures import AT_ONCE, unpacked
 from clearhead.data.read import check_corpus, ends_documents, name_of, read_rows, size_of
 from clearhead.data.split import (
     DUPLICATE,
@@ -107,7 +107,9 @@ class _Table:
 
     def _add(self, rows: Sequence[Row], plain: bool, telling: bool = True) -> None:
         """`telling`: a target belongs to one source, not to many, as a class does."""
-        sources, targets = [row.texts for row in rows], [row.target for row in rows]
+        # keys, and with them the split, follow from the hexadecimal form of pictures, whatever rows hold
+        sources = [unpacked(row.texts) if self.columns.pictures else row.texts for row in rows]
+        targets = [row.target for row in rows]
         self._source_lengths.extend(map(len, sources))
         self._target_lengths.extend(map(len, targets))
         if plain:

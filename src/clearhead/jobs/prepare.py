@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from clearhead.base.atomic import atomic_write_text
+from clearhead.base.atomic import atomic_write_lines
 from clearhead.base.errors import UserError
-from clearhead.base.memory import give_memory_back
-from clearhead.base.reading import Malformed, Unreadable, parse_json, read_bytes
+from clearhead.base.memory import give_memory_back, trim
+from clearhead.base.reading import Malformed, Unreadable, parse_json, read_lines
 from clearhead.data.columns import Row
 from clearhead.data.config import DataConfig, FilterConfig
 from clearhead.data.encoding import Answers, Dropped, Encoder, Encoding, Tokenizers, tokenise
 from clearhead.data.findings import Survey
 from clearhead.data.picture_corpora import channels_of
-from clearhead.data.pictures import in_words, shape_of
+from clearhead.data.pictures import in_words, packed, shape_of, unpacked
 from clearhead.data.read import ends_documents, name_of, read_rows
 from clearhead.data.split import TEST, TRAIN, VALIDATION, rows_with_fate
 from clearhead.data.store import MANIFEST, Store
@@ -38,7 +38,7 @@ from clearhead.training.run_data import (
 )
 from clearhead.training.sizing import Choice, Facts, PictureFacts
 
-LARGEST = 4 << 30  # bytes of the held-out texts, which are read whole
+LARGEST = 1 << 30  # bytes of a held-out row in its file, where the largest picture takes 100 million
 HELD_OUT = {VALIDATION: "validation", TEST: "test"}
 SAMPLE = 4000  # texts that are tokenised to estimate lengths in tokens
 
@@ -196,7 +196,7 @@ def write_all(
             )
     for fate, name in HELD_OUT.items():
         held = list(found.rows(fate))
-        atomic_write_text(folder / f"{name}.jsonl", as_lines(held))
+        atomic_write_lines(folder / f"{name}.jsonl", as_lines(held))
         if fate == VALIDATION:
             given = found.held.get(fate, found.train)[0]
             encode = Encoder(
@@ -208,6 +208,7 @@ def write_all(
                 raise UserError(
                     "There is no validation example: give validation files, or data.split.validation."
                 )
+        del held  # before the next are read: pictures are large
     notes: dict[str, Any] = {
         "survey": found.to_dict(),
         "tokenised": counts,
@@ -230,6 +231,7 @@ def open_all(folder: Path, corpora: int) -> Prepared:
     own = folder / SOURCE_TOKENIZER
     source = Tokenizer.load(own) if own.is_file() else target
     held_out = {name: from_lines(folder / f"{name}.jsonl") for name in HELD_OUT.values()}
+    trim()  # left over from parsing the lines
     return Prepared(
         tokenizers=Tokenizers(source, target),
         labels=tuple(notes["labels"]),
@@ -254,21 +256,25 @@ def lenient(filter: FilterConfig) -> FilterConfig | None:
     return filter.replace(target_tokens=2**30, ratio=1e9) if filter.too_long == "cut" else None
 
 
-def as_lines(rows: Iterable[Row]) -> str:
+def as_lines(rows: Iterable[Row]) -> Iterator[str]:
     """Rows in the format of a run's folder."""
-    plain = ([row.source, row.target] if row.second is None else [*row[:2], row.second] for row in rows)
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in plain)
+    for row in rows:
+        plain = [unpacked(row.source), row.target]
+        yield json.dumps(plain if row.second is None else [*plain, row.second], ensure_ascii=False)
 
 
 def from_lines(path: Path) -> list[Pair]:
     """Read a file of `as_lines`."""
+    found: list[Pair] = []
     try:
-        rows = [parse_json(line) for line in read_bytes(path, LARGEST).split(b"\n")[:-1]]
+        for line in read_lines(path, LARGEST):
+            row = parse_json(line)
+            texts = isinstance(row, list) and all(isinstance(x, str) for x in row)
+            if not texts or len(row) not in (2, 3):
+                raise damaged_data(path, "a line of it is not a pair of texts")
+            found.append((packed(row[0]) if len(row) == 2 else (row[0], row[2]), row[1]))
     except Unreadable as error:
         raise damaged_data(path, error.reason) from error
     except Malformed as error:
         raise damaged_data(path, str(error)) from error
-    for row in rows:
-        if not isinstance(row, list) or len(row) not in (2, 3) or not all(isinstance(x, str) for x in row):
-            raise damaged_data(path, "a line of it is not a pair of texts")
-    return [(row[0] if len(row) == 2 else (row[0], row[2]), row[1]) for row in rows]
+    return found

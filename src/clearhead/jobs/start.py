@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from clearhead.api import load
-from clearhead.base.atomic import atomic_write_text, sha256_of
+from clearhead.base.atomic import atomic_write_lines, sha256_of
 from clearhead.base.errors import UserError, shown
 from clearhead.base.seed import seeded
 from clearhead.base.settings import flat
@@ -256,7 +256,7 @@ def write_start(base: Base, config: TrainConfig, labels: Collection[str], folder
     rows = [] if found.new else _old_rows(base, config)
     if not rows:
         return [START]
-    atomic_write_text(folder.data / OLD_DOMAIN, as_lines(rows))
+    atomic_write_lines(folder.data / OLD_DOMAIN, as_lines(rows))
     return [START, OLD_DOMAIN]
 
 
