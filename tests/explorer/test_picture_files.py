@@ -135,7 +135,11 @@ def png_of(width: int, height: int) -> bytes:
 
 def test_a_bad_file_gets_the_sentence_of_label(tmp_path: Path) -> None:
     whole = write_photo(tmp_path / "whole.png", (300, 200)).read_bytes()
+    tiff = write_photo(tmp_path / "whole.tiff", (300, 200)).read_bytes()
+    offsets = struct.pack("<HH", 273, 4)  # where the pixels begin, as a number; 2 would be letters
+    assert tiff.count(offsets) == 1
     bad = {
+        "letters.tiff": (tiff.replace(offsets, struct.pack("<HH", 273, 2)), "damaged"),
         "cut off.png": (whole[: len(whole) // 2], "damaged"),
         "text.jpg": (b"no picture", "not a readable picture"),
         "empty.jpg": (b"", "not a readable picture"),
