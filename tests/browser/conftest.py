@@ -20,6 +20,7 @@ from clearhead.nn.attention.linformer import LinformerConfig
 from clearhead.nn.experts import ExpertsConfig
 
 from ..explorer.conftest import make_bundle
+from ..explorer.test_picture_files import of_photos
 from ..explorer.test_pictures import of_music, of_pictures
 from ..jobs.making import settings, write_corpus
 from .driving import browser, explorer, lacking
@@ -28,7 +29,7 @@ from .visiting import Visit
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-NAMES = ("translator", "writer", "labeller", "tagger", "mixture", "chorales", "squares")
+NAMES = ("translator", "writer", "labeller", "tagger", "mixture", "chorales", "squares", "photos")
 
 Ask = Callable[..., Any]
 Open = Callable[..., Visit]
@@ -54,6 +55,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     save(make_bundle("encoder", "pre", attention=linformer, feedforward=experts), home / "mixture")
     save(of_music(), home / "chorales")
     save(of_pictures(class_token=True), home / "squares")
+    save(of_photos(), home / "photos")
     return {name: home / name for name in NAMES}
 
 

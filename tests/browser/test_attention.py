@@ -13,9 +13,13 @@ from PIL import Image
 import clearhead
 from clearhead.bundle import Bundle
 from clearhead.data.notes import placed_notes
+from clearhead.decoding.labels import class_probabilities
 from clearhead.decoding.pictures import picture_text
+from clearhead.explorer.patches import seen_by_the_head
+from clearhead.explorer.server.pictures import in_an_address
 from clearhead.explorer.words import unpacked
 
+from ..explorer.test_picture_files import write_turned
 from ..explorer.test_pictures import TEXT as SQUARE
 from .conftest import Ask, Open
 from .visiting import floats, number, single
@@ -228,3 +232,36 @@ def test_patches_over_a_picture_have_the_model_s_weights(
     patches.nth(6).click()
     page.expect(row=7)  # after the class token
     assert shown() == pytest.approx(weights[7, 1:].tolist(), rel=1e-3)
+
+
+def test_a_photo_is_read_as_the_command_line_reads_it(visit: Open, bundles: Bundles, tmp_path: Path) -> None:
+    """A large photo stands in the address by a name; one that the server does not have is asked for again."""
+    photo = write_turned(tmp_path / "photo.jpg")
+    name = in_an_address(picture_text(bundles["photos"], photo))
+    page = visit("run", model="photos")
+    page.page.get_by_text("There is no picture yet").wait_for()
+    page.refusals = True
+    page.go("run", model="photos", text=name)
+    page.page.get_by_text("The server no longer has this picture: choose its file again.").wait_for()
+    (tmp_path / "broken.jpg").write_bytes(photo.read_bytes()[:5000])
+    page.page.locator("input[type=file]").set_input_files(tmp_path / "broken.jpg")
+    page.page.get_by_text("The picture 'broken.jpg' is damaged: replace it.").wait_for()
+    page.page.locator("input[type=file]").set_input_files(photo)
+    own = page.button("Your picture")
+    own.wait_for()
+    assert page.page.get_by_role("alert").count() == 0
+    page.expect(text=name)
+    assert own.locator("img").evaluate("image => image.decode().then(() => image.naturalWidth)") == 64
+    shares = class_probabilities(bundles["photos"], [str(photo)])[0]
+    bars = page.settled().page.get_by_test_id("verdict").locator("li")
+    for bar in bars.all():
+        shown = number(bar.locator(".number").inner_text().removesuffix("%")) / 100
+        assert shown == pytest.approx(shares[bar.locator(".label").inner_text()], abs=5.1e-4)
+    assert bars.count() == 3
+    page.go("attention", model="photos", text=name, layer=1, head=0)
+    weights = clearhead.trace(bundles["photos"], str(photo)).attention("encoder.self", layer=1, head=0)
+    patches = page.button(re.compile("^Patch"), page.region("Layer 2, head 1, over the picture"))
+    drawn = [number(patch.get_attribute("title") or "") for patch in patches.all()]
+    assert drawn == pytest.approx(
+        seen_by_the_head(weights, bundles["photos"].config).flatten().tolist(), rel=1e-3
+    )

@@ -91,7 +91,7 @@ def test_each_model_can_be_chosen(visit: Open, ask: Ask) -> None:
         choice.select_option(info["name"])
         page.settled()
         # neither pictures nor music are read as sentences: such models begin with examples of their own
-        page.expect(text=None if info["name"] in ("chorales", "squares") else TEXT)
+        page.expect(text=None if info["name"] in ("chorales", "squares", "photos") else TEXT)
         if info["name"] != "translator":
             page.expect(model=info["name"], kind=None, layer=None)
         facts = page.page.locator("header .facts").inner_text()

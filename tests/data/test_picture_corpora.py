@@ -85,7 +85,7 @@ def test_one_hot_classes_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_may_not_be_read_is_not_called_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(path: object) -> None:
+    def refused(path: object, formats: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Image, "open", refused)  # the administrator's tests may read every file

@@ -219,3 +219,23 @@ def test_slow_and_broken_off_requests_harm_nobody(home: str, monkeypatch: pytest
     for thread in threads:
         thread.join()
     assert httpx.post(f"{home}/api/run", content=b"ok").text == "2"
+
+
+def test_only_a_few_files_are_in_memory_at_once() -> None:
+    with served(Guard(echo, files="/api/picture")) as home:
+        host, port = home.removeprefix("http://").split(":")
+        head = f"POST /api/picture HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 4\r\n\r\n".encode()
+        lines = [socket.create_connection((host, int(port)), timeout=10) for _ in range(guard.FILES + 1)]
+        for line in lines[:-1]:
+            line.sendall(head + b"ha")
+        assert httpx.post(f"{home}/api/run", content=b"ok").text == "2"  # other requests need no place
+        last = lines[-1]
+        last.sendall(head + b"half")
+        last.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            last.recv(64)
+        lines[0].sendall(b"lf")
+        last.settimeout(10)
+        assert last.recv(64).startswith(b"HTTP/1.1 200")
+        for line in lines:
+            line.close()

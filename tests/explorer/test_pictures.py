@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fastapi.testclient import TestClient
 from PIL import Image
 
 from clearhead.base.errors import UserError
@@ -28,7 +27,6 @@ from clearhead.explorer.inside import inside
 from clearhead.explorer.patches import overlay, seen_by_the_head
 from clearhead.explorer.picture_report import note_weights
 from clearhead.explorer.report import explain
-from clearhead.explorer.server.app import make_app
 from clearhead.explorer.session import Session
 from clearhead.explorer.verdict import verdict
 from clearhead.explorer.words import texts, unpacked
@@ -127,18 +125,6 @@ def test_views_of_a_picture() -> None:
     for ask in refused:
         with pytest.raises(UserError, match=r"pictures?|patches|no target"):
             ask()
-
-
-def test_the_server_takes_pictures_longer_than_texts(tmp_path: Path) -> None:
-    sizes = {"image__size": 64, "image__patch": 16, "image__channels": 3}
-    model = build("tiny", family="vision", head__kind="classify", head__classes=3, **sizes).eval()
-    session = Session(Bundle(model, None, {"task": "image", "labels": ["a", "b", "c"]}), "tiny")
-    text = as_text(np.zeros((3, 64, 64), np.uint8))
-    with TestClient(make_app({"tiny": session}, tmp_path), base_url="http://127.0.0.1:8765") as client:
-        assert client.post("/api/attention", json={"text": text}).status_code == 200
-        refused = client.post("/api/attention", json={"text": "a" * 20_001})
-        assert refused.status_code == 422
-        assert "at most 20000 characters" in refused.json()["error"]
 
 
 def test_explain_writes_a_page_and_each_drawing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

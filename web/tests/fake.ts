@@ -38,7 +38,8 @@ export function serve(answers: Answers): { path: string; body: Record<string, un
   const asked: { path: string; body: Record<string, unknown> }[] = [];
   const all: Answers = { "/api/models": () => ({ models: [MODEL] }), ...answers };
   vi.stubGlobal("fetch", async (path: string, init?: RequestInit) => {
-    const body = init?.body ? (JSON.parse(String(init.body)) as Record<string, unknown>) : {};
+    const file = init?.body instanceof Blob ? { sent: await init.body.text() } : null;
+    const body = file ?? (JSON.parse(String(init?.body ?? "{}")) as Record<string, unknown>);
     asked.push({ path, body });
     const answer = all[path.split("?")[0] ?? ""];
     try {

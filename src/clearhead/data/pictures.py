@@ -29,6 +29,7 @@ _PATCHES = 7  # per side, about: 49 tokens are cheap to read, and still show whe
 AT_ONCE = 16  # pictures whose texts are in memory together
 LARGEST = 4096  # pixels of a side …
 _LARGEST_SCALED = 16384  # … and of one that is scaled down
+_SENT = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # Pillow reads more, some with other programs
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L")  # Pillow's names of modes without colour
 
 
@@ -42,6 +43,21 @@ class Form(NamedTuple):
 
 
 AS_STORED = Form()
+
+
+class Sent(io.BytesIO):
+    """A picture file that is not on the disk, which errors call by its name.
+
+    >>> f"'{Sent(b'', 'cat.png')}'"
+    "'cat.png'"
+    """
+
+    def __init__(self, content: bytes, name: str) -> None:
+        super().__init__(content)
+        self._called = name
+
+    def __str__(self) -> str:
+        return self._called
 
 
 def as_source(pixels: Pixels) -> str:
@@ -142,7 +158,7 @@ def squared(pixels: Pixels, side: int) -> Pixels:
     return found
 
 
-def read_picture(path: str | Path, form: Form = AS_STORED) -> Pixels:
+def read_picture(path: str | Path | Sent, form: Form = AS_STORED) -> Pixels:
     """A PNG, JPEG or similar file, upright and on white, in a form; of an animation, the first frame."""
     from PIL import ImageOps  # imported here, so text tasks do not wait for it
 
@@ -205,12 +221,13 @@ def _plain(image: Any) -> Any:
 
 
 @contextmanager
-def opened(path: str | Path, largest: int = _LARGEST_SCALED) -> Iterator[Any]:
+def opened(path: str | Path | Sent, largest: int = _LARGEST_SCALED) -> Iterator[Any]:
     """A picture file; what the library raises about it becomes one sentence."""
     from PIL import Image, UnidentifiedImageError
 
+    formats = _SENT if isinstance(path, Sent) else None
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(path) as image:
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=formats) as image:
             if max(image.size) > largest:
                 raise UserError(
                     f"'{path}' has a side of {max(image.size):,} pixels, and at most {largest:,} are "
@@ -231,7 +248,7 @@ def opened(path: str | Path, largest: int = _LARGEST_SCALED) -> Iterator[Any]:
         raise UserError(f"'{path}' is a folder: give a picture file.") from None
     except Image.DecompressionBombError:
         raise UserError(f"'{path}' has more pixels than any camera takes: scale it down.") from None
-    except (OSError, ValueError, SyntaxError, EOFError) as error:
+    except (OSError, ValueError, SyntaxError, EOFError, TypeError) as error:  # the last by damaged TIFF files
         raise UserError(f"The picture '{path}' is damaged: replace it.") from error
 
 
@@ -257,6 +274,8 @@ def _shape(pixels: Pixels) -> str:
 def _parsed(text: str) -> Pixels | None:
     try:
         shape, values = shape_of(text), text.split(" ", 2)[2]
+        if min(shape) < 0:  # which numpy would take for "whatever fits"
+            return None
         plain = values.encode("latin-1") if text.startswith(_PACKED) else bytes.fromhex(values)
         return np.frombuffer(plain, np.uint8).reshape(shape)
     except (ValueError, IndexError):

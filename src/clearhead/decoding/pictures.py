@@ -19,6 +19,7 @@ from clearhead.data.config import PictureResample
 from clearhead.data.encodings.pictures import scaled
 from clearhead.data.pictures import (
     Form,
+    Sent,
     as_text,
     in_words,
     pixels_of,
@@ -31,7 +32,7 @@ from clearhead.decoding.batches import at_work
 from clearhead.models.config import ImageConfig
 
 
-def picture_text(bundle: Bundle, path: str | Path) -> str:
+def picture_text(bundle: Bundle, path: str | Path | Sent) -> str:
     """A picture file as a bundle's model reads it, in the form of a row's source."""
     found = as_text(read_picture(path, picture_form(bundle)))
     picture_tensor(bundle, found, f"'{path}'")

@@ -443,11 +443,12 @@ export function superseded(reason: unknown): boolean {
 }
 
 /**
- * Asks the server. Without a `signal` the newest request to a path wins: the one before it is aborted and
+ * Asks the server; a body is JSON, or a file as it is. Without a `signal` the newest request to a path wins: the one before it is aborted and
  * rejects with an error for which `superseded` holds. With a `signal` the caller decides (many at once).
  * Most views want `Asked` (lib/asked.svelte.ts), which does all this.
  */
 export async function post<T>(path: string, body: object, signal?: AbortSignal): Promise<T> {
+  const file = body instanceof Blob;
   let own: AbortController | null = null;
   if (!signal) {
     underway.get(path)?.abort();
@@ -457,8 +458,8 @@ export async function post<T>(path: string, body: object, signal?: AbortSignal):
   try {
     return await answered<T>(path, {
       method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(body),
+      headers: { "Content-Type": file ? "application/octet-stream" : "application/json" },
+      body: file ? body : JSON.stringify(body),
       signal: signal ?? own!.signal,
     });
   } finally {

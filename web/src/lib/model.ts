@@ -27,11 +27,15 @@ export const model = derived([models, address], ([$models, $address]) => {
 });
 
 /** What a model reads: the text that views share means something to models that read the same. */
-export function readingOf({
-  family,
-  task,
-}: Pick<ModelInfo, "family" | "task">): "pictures" | "music" | "text" {
-  return family === "vision" ? "pictures" : task === "music" ? "music" : "text";
+export function readingOf({ family, task, config }: Pick<ModelInfo, "family" | "task" | "config">): string {
+  if (family !== "vision") return task === "music" ? "music" : "text";
+  const { size, channels } = imageOf(config);
+  return `pictures ${channels}x${size}`;
+}
+
+/** What a model of pictures reads: the pixels of a side, and the channels. */
+export function imageOf(config: ModelInfo["config"]): { size: number; channels: number } {
+  return { size: 0, channels: 0, ...(config["image"] ?? {}) };
 }
 
 /** Whether the model has a part that can be taken out. */

@@ -1,6 +1,5 @@
 import { describe, expect, it } from "vitest";
 import { onPatches, patchesSvg } from "../../src/attention/patches";
-import { pictureDots, pictureText } from "../../src/lib/picture";
 
 describe("patches", () => {
   const picture = { source: "data:image/png;base64,", side: 2, first: 1, pooling: "first" };
@@ -21,22 +20,5 @@ describe("patches", () => {
     expect(svg.match(/<rect /g)).toHaveLength(4);
     expect(svg).toContain('<rect x="24" y="24" width="24" height="24" fill="c3"');
     expect(svg).toContain("<image href=");
-  });
-});
-
-describe("pictures as text", () => {
-  it("writes colours plane by plane, and grey by the eye's weights", () => {
-    const dots = [255, 0, 0, 255, 1, 2, 3, 255];
-    expect(pictureText(3, 2, 1, dots)).toBe("picture 3x1x2 ff0100020003");
-    expect(pictureText(1, 2, 1, dots)).toBe("picture 1x1x2 4c02");
-  });
-
-  it("reads them back", () => {
-    expect([...(pictureDots("picture 3x1x2 ff0100020003")?.data ?? [])]).toEqual([
-      255, 0, 0, 255, 1, 2, 3, 255,
-    ]);
-    expect(pictureDots("picture 1x1x2 00ff")).toMatchObject({ width: 2, height: 1 });
-    for (const text of ["hello", "picture 1x1x2 00", "picture 2x1x1 0000", "picture 1x0x0 "])
-      expect(pictureDots(text)).toBeNull();
   });
 });

@@ -192,4 +192,35 @@ describe("a picture", () => {
     expect(document.querySelectorAll('[aria-label="Picture 1"]')).toHaveLength(1);
     expect(document.body.textContent).not.toContain("By token class");
   });
+
+  it("is read by the server when it is a file", async () => {
+    const asked = serve({
+      "/api/models": () => ({ models: [{ ...vision, config: { image: { size: 224, channels: 3 } } }] }),
+      "/api/picture": ({ sent }) => {
+        if (sent !== "good") throw new Error("It is damaged.");
+        return { text: "picture-0123456789abcdef" };
+      },
+    });
+    open("#/attention?row=1");
+    const choose = (content: string, size = content.length): void => {
+      const file = new File([content], "my cat.jpg", { type: "image/jpeg" });
+      Object.defineProperty(file, "size", { value: size });
+      const field = find<HTMLInputElement>("input[type=file]");
+      Object.defineProperty(field, "files", { value: [file], configurable: true });
+      field.dispatchEvent(new Event("change", { bubbles: true }));
+    };
+    await until(() => expect(document.body.textContent).toContain("the model reads 224 × 224 pixels"));
+    choose("good");
+    await until(() => expect(location.hash).toBe("#/attention?text=picture-0123456789abcdef"));
+    expect(asked.find(({ path }) => path.startsWith("/api/picture"))!.path).toBe(
+      "/api/picture?model=tiny&file=my+cat.jpg",
+    );
+    expect(find('[aria-label="Your picture"]').getAttribute("aria-pressed")).toBe("true");
+    choose("bad");
+    await until(() => expect(find("[role=alert]").textContent).toBe("It is damaged."));
+    choose("good", 2 ** 25 + 1);
+    await until(() => expect(find("[role=alert]").textContent).toContain("more than 32 MB"));
+    click(find('[aria-label="Picture 1"]'));
+    expect(document.querySelector(".shared [role=alert]")).toBeNull();
+  });
 });

@@ -157,14 +157,19 @@ class JobQueue:
         self._locks = {name: threading.Lock() for name in self.sessions}
         self._places = threading.BoundedSemaphore(waiting)
 
-    def ask(self, name: str | None, question: Callable[[Session], Plain]) -> Plain:
-        """The answer of the model with this name (None: the first)."""
+    def session(self, name: str | None) -> Session:
+        """The model with this name (None: the first)."""
         chosen = self.first if name is None else name
         if chosen not in self.sessions:
             short = chosen if len(chosen) <= 40 else f"{chosen[:40]}…"
             raise HTTPException(404, f"There is no model '{short}': {nearest(short, self.sessions)}")
-        with self._turn(chosen):
-            return question(self.sessions[chosen])
+        return self.sessions[chosen]
+
+    def ask(self, name: str | None, question: Callable[[Session], Plain]) -> Plain:
+        """The answer of the model with this name, once it is its turn."""
+        session = self.session(name)
+        with self._turn(session.name):
+            return question(session)
 
     @contextmanager
     def _turn(self, name: str) -> Iterator[None]:

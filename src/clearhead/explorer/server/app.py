@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from fastapi import FastAPI
+from fastapi import Body, FastAPI, Query
+from starlette.responses import Response
 
 from clearhead.explorer import attention as maps
 from clearhead.explorer.classes import classes
@@ -27,11 +28,13 @@ from clearhead.explorer.server import schema
 from clearhead.explorer.server.answers import PROBLEMS, Answer, JobQueue, answer_failures
 from clearhead.explorer.server.guard import Guard
 from clearhead.explorer.server.page import Page
+from clearhead.explorer.server.pictures import Pictures, in_an_address
 from clearhead.explorer.session import Session
 from clearhead.explorer.sublayers import sublayer_formula
 from clearhead.explorer.verdict import verdict
 from clearhead.explorer.words import Plain
 
+PICTURE = "/api/picture"
 BUILT = Path(__file__).resolve().parent.parent / "built"  # what `make web` builds
 
 
@@ -101,20 +104,27 @@ def make_app(sessions: Mapping[str, Session], web: Path = BUILT, *, host: str = 
         responses=PROBLEMS,
         default_response_class=Answer,
     )
-    desk = JobQueue(sessions)
+    desk, kept = JobQueue(sessions), Pictures()
     for view in VIEWS:
-        _post(app, desk, view)
+        _post(app, desk, view, kept)
     _gets(app, desk)
+    _pictures(app, desk, kept)
     answer_failures(app)
     app.router.default = Page(web)  # everything that is not a question
-    app.add_middleware(Guard, host=host)
+    app.add_middleware(Guard, host=host, files=PICTURE)
     return app
 
 
-def _post(app: FastAPI, desk: JobQueue, view: View) -> None:
+def _post(app: FastAPI, desk: JobQueue, view: View, kept: Pictures) -> None:
     def answer(ask: Any) -> Answer:
         settings = ask.model_dump(exclude={"model"})
-        return Answer(desk.ask(ask.model, lambda session: view.answer(session, **settings)))
+
+        def question(session: Session) -> Plain:
+            if session.family == "vision" and settings.get("text"):
+                settings["text"] = kept.whole(session, settings["text"])
+            return view.answer(session, **settings)
+
+        return Answer(desk.ask(ask.model, question))
 
     answer.__annotations__["ask"] = view.asks  # the framework reads the request by it
     name = view.path.removeprefix("/api/").replace("/", "-")
@@ -133,6 +143,33 @@ def _gets(app: FastAPI, desk: JobQueue) -> None:
     @app.get("/api/training", summary="A model's training curves.", operation_id="training")
     def answer_training(model: schema.Name | None = None) -> Answer:
         return Answer(desk.ask(model, lambda one: of_folder(one.folder, one.bundle.metadata)))
+
+
+def _pictures(app: FastAPI, desk: JobQueue, kept: Pictures) -> None:
+    @app.post(
+        PICTURE,
+        summary="A picture file as a model reads it: as text, or by its name.",
+        operation_id="picture",
+    )
+    def answer_picture(
+        file: Annotated[str, Query(max_length=1000, description="The name of the file.")],
+        model: schema.Name | None = None,
+        content: Annotated[bytes, Body(media_type="application/octet-stream")] = b"",  # of an empty file
+    ) -> Answer:
+        return Answer(desk.ask(model, lambda session: {"text": kept.read(session, content, file)}))
+
+    png: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {}}}}
+
+    @app.get(
+        PICTURE,
+        summary="A picture as a model reads it.",
+        operation_id="picture-png",
+        response_class=Response,
+        responses=png,
+    )
+    def answer_png(text: schema.Text, model: schema.Name | None = None) -> Response:
+        content = kept.png(desk.session(model), text)  # at once: the model itself has nothing to do with it
+        return Response(content, media_type="image/png", headers={"cache-control": "no-store"})
 
 
 def _listed(session: Session) -> Plain:
@@ -156,6 +193,6 @@ def _listed(session: Session) -> Plain:
         "has_source": session.has_source,
         "kinds": session.kinds,
         "limit": session.limit,
-        "examples": session.examples,
+        "examples": [in_an_address(one) for one in session.examples],
         "config": config.to_dict(),
     }

@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
+from contextlib import nullcontext
+from typing import NamedTuple
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -19,7 +21,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clearhead.explorer.server.answers import problem
 
-MOST_BYTES = 2**20  # of a request
+
+class Limit(NamedTuple):
+    """The most bytes of a request, and what is said of one with more."""
+
+    most: int
+    sentence: str
+
+
+MOST_BYTES = 2**20  # of a request …
+MOST_OF_A_FILE = 2**25  # … and of one that is a file
+REQUEST = Limit(
+    MOST_BYTES, f"A request may have at most {MOST_BYTES:,} bytes, and this one has more: shorten the text."
+)
+FILE = Limit(
+    MOST_OF_A_FILE,
+    f"A file may have at most {MOST_OF_A_FILE >> 20} MB, and this one has more: scale the picture down.",
+)
+FILES = 4  # in memory at once; others wait
 PATIENCE = 30.0  # seconds for a request to arrive
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # bound to these, the server answers on every address it has
@@ -40,8 +59,9 @@ HEADERS = {
 class Guard:
     """Wraps an app (ASGI) and lets through only what a page of this server asks."""
 
-    def __init__(self, app: ASGIApp, host: str = "127.0.0.1") -> None:
-        self.app, self.bound = app, host
+    def __init__(self, app: ASGIApp, host: str = "127.0.0.1", files: str = "") -> None:
+        self.app, self.bound, self.files = app, host, files  # the path to which files are sent
+        self._places = asyncio.Semaphore(FILES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -50,10 +70,14 @@ class Guard:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        guarded = _with_headers(send)
+        file = (scope["method"], scope["path"]) == ("POST", self.files)
+        async with self._places if file else nullcontext():
+            await self._answer(scope, receive, _with_headers(send), FILE if file else REQUEST)
+
+    async def _answer(self, scope: Scope, receive: Receive, guarded: Send, limit: Limit) -> None:
         try:
             refuse_strangers(scope, self.bound)
-            body = await _whole(scope, receive)
+            body = await _whole(scope, receive, limit)
         except HTTPException as refusal:
             # Connection: close, because the rest of the request is not read.
             answer = problem(refusal.status_code, refusal.detail, {"connection": "close"})
@@ -119,13 +143,11 @@ def _is_a_link(scope: Scope) -> bool:
     return page and mode == "navigate" and goal == "document"
 
 
-async def _whole(scope: Scope, receive: Receive) -> bytes:
+async def _whole(scope: Scope, receive: Receive, limit: Limit) -> bytes:
     """The body, refused as soon as it is too large or too slow."""
-    too_large = HTTPException(
-        413, f"A request may have at most {MOST_BYTES:,} bytes, and this one has more: shorten the text."
-    )
+    too_large = HTTPException(413, limit.sentence)
     announced = _only(scope, "content-length")
-    if announced is not None and announced.isdigit() and int(announced[:20]) > MOST_BYTES:
+    if announced is not None and announced.isdigit() and int(announced[:20]) > limit.most:
         raise too_large
     body = bytearray()
     try:
@@ -137,7 +159,7 @@ async def _whole(scope: Scope, receive: Receive) -> bytes:
                         408, "The request was cut off before all of it had arrived: send it again."
                     )
                 body += message.get("body", b"")
-                if len(body) > MOST_BYTES:
+                if len(body) > limit.most:
                     raise too_large
                 if not message.get("more_body", False):
                     return bytes(body)

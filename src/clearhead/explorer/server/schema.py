@@ -7,24 +7,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field
 
-from clearhead.data.pictures import is_picture
 from clearhead.explorer.running import MOST_BEAM
 
 MOST_LETTERS = 20_000
-MOST_OF_A_PICTURE = 1_000_000  # letters, two for each byte of its pixels: 400 × 400 in colour
 MOST_TOKENS = 512
 
 
-def _of_usual_length(text: str) -> str:
-    if len(text) > MOST_LETTERS and not is_picture(text):
-        raise PydanticCustomError("too_long", f"string should have at most {MOST_LETTERS} characters")
-    return text
-
-
-Text = Annotated[str, Field(max_length=MOST_OF_A_PICTURE), AfterValidator(_of_usual_length)]
+Text = Annotated[str, Field(max_length=MOST_LETTERS)]  # of a larger picture: its name
 Name = Annotated[str, Field(max_length=200)]
 Index = Annotated[int, Field(ge=0, le=100_000)]
 Penalty = Annotated[float, Field(ge=-100, le=100)]
