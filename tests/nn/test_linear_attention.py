@@ -5,7 +5,9 @@ Shapes: B rows, T tokens, H heads, E model width.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import clearhead
 from clearhead.base.errors import UserError
 from clearhead.decoding.native.rows import supports
 from clearhead.models import ModelConfig, build
-from clearhead.nn.attention import MultiHeadAttention, linear, masks, reference
+from clearhead.nn.attention import MultiHeadAttention, linear, masks, performer, reference
 from clearhead.nn.attention.linear import LinearAttention, LinearConfig, prefix_sums
 from clearhead.nn.attention.performer import PerformerAttention, PerformerConfig, orthogonal_directions
 from clearhead.nn.costs import Storage
@@ -58,13 +60,14 @@ def by_pairs(attention: LinearAttention, x: Tensor, visible: Tensor) -> Tensor:
     heads, config = attention.config.heads, attention.config
     q, k, v = (part(x).unflatten(-1, (-1, 4)) for part in (attention.query, attention.key, attention.value))
     k, v = (one.repeat_interleave(heads // one.shape[2], dim=2) for one in (k, v))
-    if isinstance(attention, PerformerAttention):
+    if isinstance(attention, PerformerAttention):  # in logarithms, as features may be too small for a number
         directions, root = attention.score.directions, math.sqrt(config.factor)
-        phi = lambda y: (y * root @ directions.T - (y * root).square().sum(-1, keepdim=True) / 2).exp()  # noqa: E731
+        of_q, of_k = (y * root @ directions.T - (y * root).square().sum(-1, keepdim=True) / 2 for y in (q, k))
+        logs = (of_q.transpose(1, 2).unsqueeze(3) + of_k.transpose(1, 2).unsqueeze(2)).logsumexp(-1)
     else:
         phi = lambda y: torch.where(y > 0, y + 1, y.exp())  # noqa: E731
-    alike = torch.einsum("bthf,bshf->bhts", phi(q), phi(k)) * visible[:, None]
-    weights = alike / alike.sum(-1, keepdim=True).clamp_min(1e-300)
+        logs = torch.einsum("bthf,bshf->bhts", phi(q), phi(k)).log()
+    weights = logs.masked_fill(~visible[:, None], -torch.inf).softmax(-1)
     mixed = torch.einsum("bhts,bshv->bthv", weights, v).flatten(2)
     found: Tensor = attention.output(mixed)
     return found
@@ -261,18 +264,57 @@ def test_step_by_step_in_constant_memory(kind: str) -> None:
     assert len(sizes) == 1
 
 
-def test_large_keys_that_come_late_do_not_spoil_the_sums() -> None:
-    """Peaks that rise during decoding: the sums are divided anew, and nothing overflows in float32."""
-    attention, x = layer("performer").float(), rows(1, 6).float()
-    x[:, 3] *= 40
-    wanted = attention(x, mask=masks.Causal())
-    state = attention.new_state()
-    found = [
-        attention(x[:, t : t + 1], mask=masks.Causal(), queries=Tokens.padded(1, start=t), state=state)
-        for t in range(6)
-    ]
-    assert torch.cat(found, 1).isfinite().all()
-    torch.testing.assert_close(torch.cat(found, 1)[:, 3:], wanted[:, 3:], atol=1e-4, rtol=1e-4)
+LONG = 29.0  # of a key: its largest feature is about exp(-350)
+LENGTHS_OF_KEYS = {
+    "longer and longer": [LONG * t / 49 for t in range(50)],
+    "shorter and shorter": [LONG - LONG * t / 49 for t in range(50)],
+    "one short among long": [0.0 if t == 19 else LONG - t % 7 for t in range(50)],
+    "one long among short": [LONG if t == 19 else 0.0 for t in range(50)],
+    "long and short in turn": [0.0 if t % 3 else LONG for t in range(50)],
+}
+
+
+def keys_as_long_as(lengths: list[float]) -> tuple[LinearAttention, Tensor]:
+    """A Performer, and texts whose last feature becomes the length of the key; queries and values lack it."""
+    attention, x = layer("performer"), rows(2, len(lengths))
+    with torch.no_grad():
+        for projection, into in (("query", 0.0), ("value", 0.0), ("key", 1.0)):
+            getattr(attention, projection).weight[:, 7] = into * torch.tensor([1, 0, 0, 1, 0, 1, 1, 0])
+    x[:, :, 7] = torch.tensor(lengths)
+    return attention, x
+
+
+@pytest.mark.parametrize("chunk", [16, 128])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("order", LENGTHS_OF_KEYS)
+def test_keys_of_very_different_lengths(
+    order: str, causal: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Features from 1 to exp(-350) in float32: result, gradients, the weights shown, and decoding."""
+    monkeypatch.setattr(linear, "CHUNK", chunk)
+    monkeypatch.setattr(performer, "GROUP", 2)
+    exact, x = keys_as_long_as(LENGTHS_OF_KEYS[order])
+    attention, y = copy.deepcopy(exact).float(), x.float().requires_grad_()
+    mask, look = mask_of(causal, None), clearhead.Look(["weights", "v"])
+    wanted = by_pairs(exact, x.requires_grad_(), seen(causal, None, 2, 50))
+    found = attention(y, mask=mask, look=look)
+    shown = attention.output((look["weights"] @ look["v"]).transpose(1, 2).flatten(2))
+    pairs = [(found, wanted), (shown, wanted)]
+    for steps in ([1] * 50, [23, *[1] * 20, 7]) if causal else ():
+        state, ends = attention.new_state(), list(itertools.accumulate(steps))
+        parts = [
+            attention(
+                y[:, end - step : end], mask=mask, queries=Tokens.padded(step, start=end - step), state=state
+            )
+            for step, end in zip(steps, ends, strict=True)
+        ]
+        pairs.append((torch.cat(parts, 1), wanted))
+    for result in (wanted, found):
+        result.square().sum().backward()
+    both = zip([y, *attention.parameters()], [x, *exact.parameters()], strict=True)
+    for one, other in [*pairs, *((one.grad, other.grad) for one, other in both)]:
+        # gradients to 1 part in 5,000 of the largest, as the float32 size of such a key is rounded to 1e-5
+        assert (one - other).abs().max() < 2e-4 * other.abs().max().clamp_min(1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -290,8 +332,9 @@ def test_a_source_is_seen_whole(kind: str) -> None:
         attention(x, source, mask=masks.Causal())
 
 
-def test_bfloat16_sums_have_all_digits() -> None:
-    attention = layer("linear").to(torch.bfloat16)
+@pytest.mark.parametrize("kind", KINDS)
+def test_bfloat16_sums_have_all_digits(kind: str) -> None:
+    attention = layer(kind).to(torch.bfloat16)
     state = attention.new_state()
     out = attention(rows().bfloat16(), mask=masks.Causal(), state=state)
     assert (out.dtype, state.sums.dtype) == (torch.bfloat16, torch.float32)

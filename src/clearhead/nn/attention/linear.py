@@ -150,23 +150,25 @@ class LinearAttention(MultiHeadAttention):
 
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, past: Any) -> Tensor:
         """(B, H, T, V): the quotients of sums; 0 if nothing is seen."""
-        q, k = self._features(q, k, seen, past)
-        v = F.pad(v, (0, 1), value=1.0)
-        if causal:
-            start = None if past is None else past.sums
-            found, sums = prefix_sums(q, k, v, start, last=past is not None)
-            if past is not None:
-                past.sums = sums
-        else:
-            found = q @ (k.mT @ v)
+        found = self._summed(q, k, F.pad(v, (0, 1), value=1.0), seen, causal, past)
         below, numbers = found[..., -1:], torch.finfo(found.dtype)
         lost = below < numbers.tiny / numbers.eps  # nothing is seen, or the gradient would overflow
         return found[..., :-1] / below.masked_fill(lost, 1.0)
 
-    def _features(self, q: Tensor, k: Tensor, seen: Tensor | None, past: Any) -> tuple[Tensor, Tensor]:
-        """Feature vectors of queries and keys; those of masked keys are 0."""
-        k = self.score.keys(k)
-        return self.score.queries(q), k if seen is None else k * seen
+    def _summed(
+        self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, past: Any
+    ) -> Tensor:
+        """(B, H, T, V + 1): both parts of the quotients. Features of masked keys are 0."""
+        q, k = self.score.queries(q), self.score.keys(k)
+        if seen is not None:
+            k = k * seen
+        if not causal:
+            return q @ (k.mT @ v)
+        start = None if past is None else past.sums
+        found, sums = prefix_sums(q, k, v, start, last=past is not None)
+        if past is not None:
+            past.sums = sums
+        return found
 
 
 def prefix_sums(
@@ -177,11 +179,10 @@ def prefix_sums(
     if length == 1 and last:  # a step of decoding
         sums = k.mT @ v if start is None else start + k.mT @ v
         return q @ sums, sums
-    size = min(CHUNK, length)
-    q, k, v = (_in_chunks(x, size) for x in (q, k, v))
+    q, k, v = (in_chunks(x) for x in (q, k, v))
     found = (q @ k.mT).tril() @ v  # (B,H,N,C,V+1)
     total = None
-    if length > size or start is not None or last:
+    if q.shape[2] > 1 or start is not None or last:
         each = k.mT @ v  # (B,H,N,F,V+1)
         begin = torch.zeros_like(each[:, :, 0]) if start is None else start
         before = torch.cat([begin.unsqueeze(2), each], 2).cumsum(2)
@@ -190,8 +191,9 @@ def prefix_sums(
     return found.flatten(2, 3)[:, :, :length], total
 
 
-def _in_chunks(x: Tensor, size: int) -> Tensor:
+def in_chunks(x: Tensor) -> Tensor:
     """(B, H, T, D) as (B, H, N, C, D), zeros after the end; contiguous, so products share one copy."""
+    size = min(CHUNK, x.shape[2])
     short = -x.shape[2] % size
     chunks: Tensor = (F.pad(x, (0, 0, 0, short)) if short else x).contiguous().unflatten(2, (-1, size))
     return chunks

@@ -20,11 +20,18 @@ import torch
 from torch import Tensor
 
 from clearhead.base.config import Count
-from clearhead.nn.attention.linear import FeatureScore, LinearAttention, RunningSum, refuse_settings_of_scores
+from clearhead.nn.attention.linear import (
+    FeatureScore,
+    LinearAttention,
+    RunningSum,
+    in_chunks,
+    refuse_settings_of_scores,
+)
 from clearhead.nn.attention.multihead import AttentionConfig
 from clearhead.nn.attention.scores import ALL_HEADS, Heads
 
 LOWEST = -1e30  # the peak without any keys
+GROUP = 16  # chunks whose sums are made by one product
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +58,10 @@ class PerformerConfig(AttentionConfig):
 class RandomFeatures(FeatureScore):
     """φ(x) = exp(ω x − |x|²/2), x being a query or a key times the root of the score's factor.
 
-    A query's features are divided by the largest of them, a head's keys' by the largest of all: quotients
-    do not change, and no number overflows. Sums that are e⁻⁷¹ of the largest count as 0 in float32: a query
-    whose visible keys are all so much longer than a later one (|x|²/2 decides) gets 0 in a pass over the
-    text, and its result in decoding.
+    Features are divided by a large one, which cancels in the quotients: those of a query by their largest,
+    those of a key by theirs, whose logarithm is the key's size. Sizes may differ by hundreds, as |x|²/2 does,
+    and enter where sums are made. One limit stays: the features of long and opposed vectors have no large one
+    in common, and a causal query gets 0 if all it sees has scores below about −200 (float32, 64 per head).
     """
 
     directions: Tensor  # (F, K)
@@ -68,17 +75,51 @@ class RandomFeatures(FeatureScore):
         self.register_buffer("directions", found)
 
     def queries(self, q: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
-        logs = (q * self.root) @ self.directions.to(q.dtype).mT  # a query's |x|²/2 cancels in the quotient
-        return (logs - logs.detach().amax(-1, keepdim=True)).exp()
+        logs = self._along(q * self.root)  # a query's |x|²/2 cancels in the quotient
+        return _exp_of_difference(logs, logs.detach().amax(-1, keepdim=True))
 
     def keys(self, k: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
-        logs = self.logs(k)
-        return (logs - logs.detach().amax((-2, -1), keepdim=True)).exp()
+        """(B, H, S, F), divided by the largest of the head; those of long keys may be 0 beside it."""
+        found, sizes = self.sized_keys(k)
+        return found * (sizes - sizes.amax(-2, keepdim=True)).exp()
 
-    def logs(self, k: Tensor) -> Tensor:
-        """Logarithms of the features of keys, (B, H, S, F)."""
+    def pairs(self, q: Tensor, k: Tensor, heads: Heads = ALL_HEADS) -> Tensor:
+        found, sizes = self.sized_keys(k)
+        return self.compare(self.queries(q), found) + sizes.mT
+
+    def sized_keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
+        """The features of each key (…, F) divided by their largest, and its logarithm (…, 1)."""
+        logs, half = self._of_keys(k)
+        sizes = (logs.amax(-1, keepdim=True) - half).detach()
+        return _exp_of_difference(logs, half + sizes), sizes
+
+    def over_all(self, q: Tensor, k: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Features of queries that all see the same keys, and of these keys.
+
+        Each feature is divided by its largest among the keys, and that of queries multiplied by it: sums over
+        keys are 1 or more, and so is the product with a query's largest feature, however long the two are.
+        """
+        logs, half = self._of_keys(k)
+        logs = logs.sub_(half if seen is None else half.masked_fill(~seen, torch.inf))
+        peaks = logs.detach().amax(-2, keepdim=True).clamp_min(LOWEST)  # (B,H,1,F)
+        products = self._along(q * self.root).add_(peaks)
+        largest = products.detach().amax(-1, keepdim=True)
+        return _exp_of_difference(products, largest), _exp_of_difference(logs, peaks)
+
+    def _of_keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
+        """ω k (…, F), and |k|²/2 (…, 1)."""
         k = k * self.root
-        return k @ self.directions.to(k.dtype).mT - k.square().sum(-1, keepdim=True) / 2
+        return self._along(k), k.square().sum(-1, keepdim=True) / 2
+
+    def _along(self, x: Tensor) -> Tensor:
+        """ω x, (…, F)."""
+        found: Tensor = x @ self.directions.to(x.dtype).mT
+        return found
+
+
+def _exp_of_difference(logs: Tensor, subtracted: Tensor) -> Tensor:
+    """Overwrites `logs`: the largest tensors of the layer are allocated once."""
+    return logs.sub_(subtracted).exp_()
 
 
 def orthogonal_directions(count: int, size: int) -> Tensor:
@@ -103,13 +144,14 @@ class PeakedSum(RunningSum):
         super().__init__()
         self.peak: Tensor | None = None  # (B, H, 1, 1)
 
-    def raise_to(self, peak: Tensor) -> Tensor:
-        """Divide by the larger of the two peaks from now on, and return it."""
-        if self.peak is not None and self.sums is not None:
-            peak = torch.maximum(self.peak, peak)
-            self.sums = self.sums * (self.peak - peak).exp()
-        self.peak = peak
-        return peak
+    def add(self, k: Tensor, v: Tensor, size: Tensor) -> Tensor:
+        """The sums with one more key (B, H, 1, F), which `exp(size)` multiplies."""
+        peak = size.clamp_min(LOWEST) if self.peak is None else torch.maximum(self.peak, size)
+        sums = k.mT @ (v * (size - peak).exp())
+        if self.sums is not None and self.peak is not None:
+            sums = sums.addcmul_(self.sums, (self.peak - peak).exp())
+        self.sums, self.peak = sums, peak
+        return sums
 
 
 class PerformerAttention(LinearAttention):
@@ -131,11 +173,60 @@ class PerformerAttention(LinearAttention):
         """An empty decoding state."""
         return PeakedSum()
 
-    def _features(self, q: Tensor, k: Tensor, seen: Tensor | None, past: Any) -> tuple[Tensor, Tensor]:
-        logs = self.score.logs(k)
+    def _summed(
+        self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, past: Any
+    ) -> Tensor:
+        if not causal:
+            q, k = self.score.over_all(q, k, seen)
+            return q @ (k.mT @ v)
+        length = q.shape[2]
+        q, k, v = (in_chunks(x) for x in (q, k, v))
+        q, (k, sizes) = self.score.queries(q), self.score.sized_keys(k)
+        sizes = sizes.flatten(2, 3)  # (B,H,N·C,1)
+        sizes[:, :, length:].fill_(-torch.inf)  # positions after the end of the last chunk
         if seen is not None:
-            logs = logs.masked_fill(~seen, -torch.inf)
-        peak = logs.detach().amax((-2, -1), keepdim=True).clamp_min(LOWEST)
+            sizes[:, :, :length].masked_fill_(~seen, -torch.inf)
+        if length == 1 and past is not None:  # a step of decoding
+            sums: Tensor = past.add(k.flatten(2, 3), v.flatten(2, 3), sizes)
+            return q.flatten(2, 3) @ sums
+        return peaked_sums(q, k, v, sizes, past)[:, :, :length]
+
+
+def peaked_sums(q: Tensor, k: Tensor, v: Tensor, sizes: Tensor, past: PeakedSum | None) -> Tensor:
+    """`q_t · Σ_{s ≤ t} exp(size_s − peak_t) k_s v_sᵀ` for every t, peak_t being the largest size up to t.
+
+    q, k and v are in chunks, (B, H, N, C, ·), sizes and result are not: (B, H, N · C, ·). Decoding has the
+    same peaks. One for a whole chunk would not do: all that its first queries see may be 0 beside its last.
+    """
+    start = v.new_full((*v.shape[:2], 1, 1), LOWEST) if past is None or past.peak is None else past.peak
+    peaks = torch.maximum(sizes.cummax(2).values, start)
+    sizes, peaks = (x.unflatten(2, k.shape[2:4]) for x in (sizes, peaks))  # (B,H,N,C,1)
+    found = (q @ k.mT).mul_((sizes.mT - peaks).exp_().tril_()) @ v  # (B,H,N,C,V+1)
+    if q.shape[2] > 1 or past is not None:
+        ends = peaks[:, :, :, -1:]
+        each = k.mT @ (v * (sizes - ends).exp_())  # (B,H,N,F,V+1)
+        sums = torch.zeros_like(each[:, :, 0]) if past is None or past.sums is None else past.sums
+        divided = torch.cat([start.unsqueeze(2), ends], 2)  # by these peaks, before each chunk and at the end
+        before, sums = _before_chunks(each, divided.flatten(3), sums)
+        found = found.addcmul_(q @ before, (divided[:, :, :-1] - peaks).exp_())
         if past is not None:
-            peak = past.raise_to(peak)
-        return self.score.queries(q), (logs - peak).exp()
+            past.sums, past.peak = sums, ends[:, :, -1]
+    return found.flatten(2, 3)
+
+
+def _before_chunks(each: Tensor, peaks: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums before each chunk (B, H, N, F, V + 1) and after the last: a loop over groups of chunks.
+
+    Sums are divided by `peaks` (B, H, N + 1, 1), which do not fall. Dividing an earlier sum anew is a factor,
+    so in a group the sums are a product with a triangular matrix of factors.
+    """
+    found, at = [], 0
+    for group in each.split(GROUP, 2):
+        count = group.shape[2]
+        ends = peaks[:, :, at : at + count + 1]
+        factors = (ends.mT - ends).exp_().tril_()
+        parts = torch.cat([sums.unsqueeze(2), group], 2)
+        before, after = (factors @ parts.flatten(3)).unflatten(3, parts.shape[3:]).split([count, 1], 2)
+        found.append(before)
+        sums, at = after.squeeze(2), at + count
+    return torch.cat(found, 2), sums
