@@ -214,7 +214,7 @@ def test_parts_and_names() -> None:
     assert (Boolean(TABLE) & Causal()).heads == HEADS
     assert Causal().heads == 1
     texts = {repr(mask) for mask, _ in DEFINITIONS.values()}
-    assert {"Everything()", "Prefix(3)", "Padding(keep=…)", "Boolean((3, 2, 7, 7))"} <= texts
+    assert {"Everything()", "Prefix(3)", "Padding(…)", "Boolean((3, 2, 7, 7))"} <= texts
 
 
 def test_a_mask_of_your_own() -> None:

@@ -1,11 +1,10 @@
 """Attention benchmark: time, memory and error of every kind, for texts of many lengths.
 
 A cell is one kind at one length: a layer's forward pass, the same with its backward pass, the peak memory of
-both, and how far the result is from exact attention with the same projections. Errors are in float32,
-on random inputs and on a trained model's own (`Trained`). Time is processor time on a CPU, which excludes
-other programs, and wall-clock time on a GPU. A cell that would take too long or too much memory is left out,
-with a note; only times decide what is left out, never errors. Short texts come first, so that every length is
-complete before a longer one begins.
+both, and how far the result is from exact attention with the same projections. Errors are in float32, on
+random inputs and on a trained model's own (`Trained`). Time is processor time on a CPU and wall-clock time on
+a GPU. A cell that would take too long or too much memory is left out, with a note. Short texts come first, so
+that every length is complete before a longer one begins.
 
 Shapes: B rows, n tokens, E model width.
 """
@@ -48,8 +47,7 @@ PASSES = 6.0  # per cell: the first ones, the rounds with and without gradients,
 STOPPED = "You stopped it: what is missing was not measured."
 SHARE = 0.5  # of the machine's memory that a cell may take
 LONGEST_CHECK = 8192  # tokens up to which exact kernels are compared: some are Python loops
-# FLOPs of exact attention up to which errors are measured: a limit by size and not by time, so the cells are
-# always the same
+# FLOPs of exact attention up to which errors are measured: by size, not by time, so cells are always the same
 ERROR_FLOPS = {"cpu": 4e11, "cuda": 4e14}
 
 
@@ -140,9 +138,8 @@ def bench(
 
 def _start_up(setting: Setting, tokens: int) -> None:
     """Run one pass that does not count: the first cell must not seem to take what starting a GPU takes."""
-    with suppress(UserError, torch.OutOfMemoryError):
-        part, x = _prepared(setting, EXACT, tokens)
-        quickest(lambda: _call(setting, EXACT, part)(x).sum().backward(), setting.device, 1)
+    part, x = _prepared(setting, EXACT, tokens)
+    quickest(lambda: _call(setting, EXACT, part)(x).sum().backward(), setting.device, 1)
 
 
 def _fill(found: Bench, one: Contender, tokens: int, before: int | None) -> None:

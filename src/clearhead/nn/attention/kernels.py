@@ -322,8 +322,7 @@ def choose(problem: Problem) -> str:
     """The kernel that `auto` chooses: a fused one if exact, tiled otherwise."""
     if unsupported("varlen", problem) is None:
         return "varlen" if unsupported("short", problem) else "short"
-    fused = not problem.q.is_cuda or flash_unsupported(problem) is None
-    if fused and problem.mask.sparse and pays(problem):
+    if problem.mask.sparse and pays(problem) and not (problem.q.is_cuda and flash_unsupported(problem)):
         return "blocks"
     if unsupported("flex", problem) is None and worthwhile(problem):
         return "flex"

@@ -286,12 +286,8 @@ class Padding(Mask):
         return self.keep.to(key.index.device)[row_of(key, len(self.keep)), key.index]
 
     def __repr__(self) -> str:
-        return "Padding(keep=…)" if self.lengths is None else f"Padding({numbers_of(self.lengths)})"
-
-
-def numbers_of(tensor: Tensor) -> str:
-    """A mask's own numbers, for its repr; those on a GPU are not shown, since reading them waits for it."""
-    return str(tensor.tolist()) if tensor.device.type == "cpu" else "…"
+        known = self.lengths if self.lengths is not None and self.lengths.is_cpu else None
+        return f"Padding({'…' if known is None else known.tolist()})"  # reading them would wait for a GPU
 
 
 def _heads(heads: Tensor | None, query: Place) -> Tensor:

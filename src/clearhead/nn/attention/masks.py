@@ -32,7 +32,6 @@ from clearhead.nn.attention.mask_rules import (
     Everything,
     Mask,
     Padding,
-    numbers_of,
     of_sequence,
     row_of,
 )
@@ -98,7 +97,7 @@ class Prefix(Mask):
         return (key.position <= query.position) | (key.position < length)
 
     def __repr__(self) -> str:
-        return f"Prefix({numbers_of(self.length)})"
+        return f"Prefix({self.length.tolist() if self.length.is_cpu else '…'})"
 
 
 class Document(Mask):
@@ -115,7 +114,7 @@ class Document(Mask):
         return same
 
     def __repr__(self) -> str:
-        return f"Document({numbers_of(self.documents)})"
+        return f"Document({self.documents.tolist() if self.documents.is_cpu else '…'})"
 
 
 class Boolean(Mask):
