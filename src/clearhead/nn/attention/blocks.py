@@ -29,6 +29,7 @@ from clearhead.nn.attention.block_products import is_plain, products
 from clearhead.nn.attention.packed import flash_unsupported, varlen
 from clearhead.nn.attention.problem import Problem, masked_softmax
 from clearhead.nn.attention.spans import Block, by_distance, visible_spans
+from clearhead.nn.attention.tiled import dropout_seed
 
 QUERIES = 128  # per block: with more, much is computed and then masked; with fewer, products are small
 
@@ -97,9 +98,9 @@ def blocks(problem: Problem, size: int = QUERIES) -> Tensor:
         found = blocks_of(problem, size)
     if is_plain(problem):
         return products(problem, found)
-    seed = int(torch.randint(2**62, ()).item()) if problem.dropout > 0 else 0
+    walk = _Walk(problem, found, dropout_seed(problem))
     inputs = (problem.q, problem.k, problem.v, *problem.parameters())
-    result: Tensor = _Blocks.apply(_Walk(problem, found, seed), *inputs)  # type: ignore[no-untyped-call]
+    result: Tensor = _Blocks.apply(walk, *inputs)  # type: ignore[no-untyped-call]
     return result
 
 

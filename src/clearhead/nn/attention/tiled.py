@@ -35,16 +35,20 @@ KEY_BLOCK = 128
 
 def tiled(problem: Problem, query_block: int = QUERY_BLOCK, key_block: int = KEY_BLOCK) -> Tensor:
     """Attention block by block; memory grows with n, not n²."""
-    if problem.dropout > 0 and _recording(problem.q):
-        raise RuntimeError(
-            "Tiled dropout draws its seed on the host, so it cannot be captured in a CUDA graph."
-        )
-    seed = int(torch.randint(2**62, ()).item()) if problem.dropout > 0 else 0
-    walk = _Walk(problem, query_block, key_block, seed)
+    walk = _Walk(problem, query_block, key_block, dropout_seed(problem))
     inputs = (problem.q, problem.k, problem.v, *problem.parameters())
     with walk.as_called():
         result: Tensor = _Tiled.apply(walk, *inputs)  # type: ignore[no-untyped-call]
     return result
+
+
+def dropout_seed(problem: Problem) -> int:
+    """From which both passes draw the same dropped weights, block by block; 0 without dropout."""
+    if problem.dropout == 0:
+        return 0
+    if _recording(problem.q):
+        raise RuntimeError("Its dropout draws a seed on the host, so it cannot be captured in a CUDA graph.")
+    return int(torch.randint(2**62, ()).item())
 
 
 def _recording(tensor: Tensor) -> bool:
